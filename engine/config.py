@@ -1,0 +1,110 @@
+"""What a run is asked to do: one frozen record, validated once, with units in the names."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self, get_args, get_origin
+
+Device = Literal["cpu", "cuda"]
+ComputeDtype = Literal["float32", "bfloat16"]
+ClipMode = Literal["exact", "lagged", "per_layer", "none"]
+StateFormat = Literal["exact"]
+LrSchedule = Literal["linear", "cosine", "constant"]
+StateTier = Literal["auto", "host", "nvme"]
+ClipWay = Literal["auto", "serial", "speculative"]
+Recompute = Literal["auto", "all", "none"]
+ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """A fully resolved run. Sizes are bytes, lengths tokens, `*_rows` rows of the data set.
+
+    The fields up to `deterministic` form the numerics key: they decide every bit of the result.
+    The fields from `device_bytes` on are free: they never change a bit of the result.
+    """
+
+    model: str  # directory of the model's files
+    dataset: str  # directory made by prepare_dataset
+    seed: int = 0
+    # numerics key
+    device: Device = "cpu"
+    compute_dtype: ComputeDtype = "float32"
+    state_format: StateFormat = "exact"
+    clip_mode: ClipMode = "exact"
+    max_grad_norm: float = 1.0
+    learning_rate: float = 1e-5
+    lr_schedule: LrSchedule = "linear"
+    warmup_ratio: float = 0.0
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    batch_rows: int = 8
+    microbatch_rows: int = 4
+    num_epochs: int = 3
+    max_steps: int | None = None
+    loss_chunk_tokens: int = 256
+    deterministic: bool = True
+    # what else happens in the run
+    eval_every_steps: int | None = None
+    checkpoint_every_steps: int | None = None
+    keep_last: int = 1
+    export_dtype: ExportDtype = "auto"
+    # placement: free, never changes a bit
+    device_bytes: int | None = None  # None: what the box has
+    host_bytes: int | None = None
+    volumes: tuple[str, ...] = ()  # directories, each with an optional ":BYTES" limit
+    state_tier: StateTier = "auto"
+    num_slots: int | None = None
+    recompute: Recompute = "auto"
+    clip_way: ClipWay = "auto"
+    commit_every_steps: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            choices = _choices(field.type)
+            value = getattr(self, field.name)
+            if choices and value not in choices:
+                wanted = ", ".join(map(str, choices))
+                raise ValueError(f"{field.name} is {value!r}; wanted one of {wanted}")
+        for name in ("batch_rows", "microbatch_rows", "num_epochs", "loss_chunk_tokens",
+                     "commit_every_steps"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; wanted at least 1")
+        for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+        if not 0 < self.learning_rate < 10:
+            raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; wanted a number above 0")
+        if not 0 <= self.warmup_ratio <= 1:
+            raise ValueError(f"warmup_ratio is {self.warmup_ratio}; wanted 0 to 1")
+        if not 0 <= self.weight_decay < 1:
+            raise ValueError(f"weight_decay is {self.weight_decay}; wanted 0 <= decay < 1")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
+            raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
+
+    @property
+    def numerics_key(self) -> dict[str, Any]:
+        """The fields that decide every bit of the result, by name; stored with the job."""
+        names = [field.name for field in fields(self)]
+        stop = names.index("deterministic") + 1
+        return {name: getattr(self, name) for name in names[names.index("seed") : stop]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote. ValueError for an unknown field or a bad value."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(f"unknown settings: {', '.join(unknown)}")
+        return cls(**{**values, "volumes": tuple(values.get("volumes", ()))})
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()

@@ -1,0 +1,81 @@
+"""What a model is made of: every tensor, its shape, and the record it lives in. Pure, no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+ELEMENT_ALIGNMENT = 256  # parameters start on multiples: 256 bytes even at one byte per element
+COMPONENT_ALIGNMENT = 2048  # a component of that many bfloat16 elements fills whole pages
+
+RecordKind = Literal["embedding", "layer", "norm", "head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamSpec:
+    """One parameter, or a run of whole rows of it, inside a record's flat component.
+
+    `name` is the checkpoint's name; `shape` the shape of the piece held here; `offset` counts
+    elements from the start of the component; the piece begins at row `row_start` of `full_shape`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    full_shape: tuple[int, ...]
+    row_start: int = 0
+
+    @property
+    def num_elements(self) -> int:
+        """Elements held here."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLayout:
+    """The parameters of one record and the length of its flat components, in elements.
+
+    `num_elements` includes alignment gaps; gaps are zero in weights, moments and gradients.
+    """
+
+    name: str
+    kind: RecordKind
+    params: tuple[ParamSpec, ...]
+    num_elements: int
+
+    @property
+    def num_params(self) -> int:
+        """Trainable elements, without alignment gaps."""
+        return sum(param.num_elements for param in self.params)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A supported model, from its config alone.
+
+    `config` is the checkpoint's config.json as read. `records` is in order: `embed.0` …, then
+    `layers.0` …, `norm`, and, when the head is not tied to the embedding, `head.0` …. Tables are
+    cut into pieces of whole rows, so that no record is larger than `max_record_elements`.
+    """
+
+    family: str
+    config: Mapping[str, Any]
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    tied: bool
+    records: tuple[RecordLayout, ...]
+
+    @property
+    def num_params(self) -> int:
+        """Trainable elements; a tied table counts once."""
+        return sum(record.num_params for record in self.records)
+
+    def of_kind(self, kind: RecordKind) -> tuple[RecordLayout, ...]:
+        """The records of that kind, in order."""
+        return tuple(record for record in self.records if record.kind == kind)

@@ -1,0 +1,91 @@
+"""What a run says of itself: events for people, step reports with measured bytes and seconds."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+EventType = Literal[
+    "phase", "message", "plan", "metrics", "eval", "commit", "checkpoint", "export", "result"
+]
+Level = Literal["info", "warn", "error"]
+StopReason = Literal["cancel", "pause", "shutdown"]
+Outcome = Literal["succeeded", "cancelled", "paused", "interrupted"]
+
+LINKS = ("nvme_read", "nvme_write", "h2d", "d2h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """One thing that happened in a run. `step` is the optimizer step it belongs to, from 1.
+
+    `durable` events must be on disk before the run goes on (commits, checkpoints, the result).
+    """
+
+    type: EventType
+    message: str
+    level: Level = "info"
+    step: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    durable: bool = False
+
+
+Emit = Callable[[RunEvent], None]
+Poll = Callable[[], StopReason | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReport:
+    """Traffic over one tier edge: payload and padding in bytes, calls, and seconds it was busy."""
+
+    payload_bytes: int = 0
+    padding_bytes: int = 0
+    operations: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token."""
+
+    step: int
+    total_steps: int
+    epoch: float
+    loss: float
+    grad_norm: float
+    clip_factor: float
+    learning_rate: float
+    skipped: bool  # the gradient was not finite: nothing was updated
+    num_tokens: int  # tokens that went through the model, without padding
+    num_trained_tokens: int  # tokens that the loss counts
+    token_accuracy: float
+    step_seconds: float
+    forward_seconds: float
+    backward_seconds: float
+    optimizer_seconds: float
+    commit_seconds: float
+    stall_read_seconds: float  # compute waited for a layer to arrive
+    stall_write_seconds: float  # a layer waited for a slot whose write was not finished
+    links: dict[str, LinkReport]
+    rss_bytes: int
+    device_peak_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended. `export_dir` is set when it succeeded."""
+
+    outcome: Outcome
+    step: int
+    total_steps: int
+    trained_tokens: int
+    final_loss: float | None
+    final_eval_loss: float | None
+    export_dir: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values."""
+        return asdict(self)

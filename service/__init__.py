@@ -1,0 +1,1 @@
+"""People and jobs: the REST API, the daemon around it, and the command line."""

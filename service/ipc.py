@@ -1,0 +1,90 @@
+"""What crosses between the API process and its worker: one JSON object a line. Pure.
+
+Truth travels in `jobs/{id}/events.jsonl`, which the worker appends and the API tails; the socket
+carries commands and newest-wins telemetry only, so that either side may die at any moment.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+StopReason = Literal["cancel", "pause", "shutdown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """API -> worker: train this job. `spec_path` is a TrainConfig as JSON, `job_dir` its folder."""
+
+    op: ClassVar[str] = "run"
+    job_id: str
+    spec_path: str
+    job_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """API -> worker: end the running job at the next step boundary, committed.
+
+    `shutdown` ends the worker too and needs no `job_id`.
+    """
+
+    op: ClassVar[str] = "stop"
+    reason: StopReason
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Worker -> API: alive and ready. `storage`, `device` describe what it found."""
+
+    op: ClassVar[str] = "hello"
+    pid: int
+    device: dict[str, Any] = field(default_factory=dict)
+    storage: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Worker -> API: a thread of the worker turns; `progress` counts steps and layers done."""
+
+    op: ClassVar[str] = "heartbeat"
+    progress: int
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Worker -> API: the newest numbers of the running job; older ones may be dropped."""
+
+    op: ClassVar[str] = "telemetry"
+    job_id: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Worker -> API: the job left the worker; its events hold the result. A nudge, not the truth."""
+
+    op: ClassVar[str] = "finished"
+    job_id: str
+
+
+Message = Run | Stop | Hello | Heartbeat | Telemetry | Finished
+_KINDS: dict[str, type[Message]] = {
+    kind.op: kind for kind in (Run, Stop, Hello, Heartbeat, Telemetry, Finished)
+}
+
+
+def encode(message: Message) -> bytes:
+    """One line of JSON, newline included."""
+    return json.dumps({"op": message.op, **asdict(message)}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Read a line that `encode` wrote; ValueError when it is not one."""
+    try:
+        values = json.loads(line)
+        kind = _KINDS[values.pop("op")]
+        return kind(**values)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"not a message of the worker protocol: {line[:200]!r} ({e})") from e
