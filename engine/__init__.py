@@ -12,35 +12,46 @@ from .report import LinkReport, RunEvent, RunResult, StepReport
 
 if TYPE_CHECKING:
     from .bench import bench_step
-    from .data import TokenDataset
-    from .plan import Box, CannotFit, Plan, make_plan
-    from .prepare import DataReport, prepare_dataset
+    from .data import TokenDataset, num_steps
+    from .demo_data import DemoData, write_demo_data
+    from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
+    from .prepare import DataProblem, DataReport, check_rows, prepare_dataset
     from .run import run_job
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
-    from .weights import export_store, import_model
+    from .tokenizer import load_tokenizer, prepare_model
+    from .weights import export_store
 
 _HOMES = {
     "bench_step": "bench",
     "TokenDataset": "data",
+    "num_steps": "data",
+    "DemoData": "demo_data",
+    "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
     "Plan": "plan",
+    "fit_microbatch_rows": "plan",
     "make_plan": "plan",
+    "DataProblem": "prepare",
     "DataReport": "prepare",
+    "check_rows": "prepare",
     "prepare_dataset": "prepare",
     "run_job": "run",
     "ModelError": "source",
     "UnknownFamily": "source",
     "read_model_spec": "source",
     "source_dtype": "source",
+    "load_tokenizer": "tokenizer",
+    "prepare_model": "tokenizer",
     "export_store": "weights",
-    "import_model": "weights",
 }
 
 __all__ = [
     "Box",
     "CannotFit",
+    "DataProblem",
     "DataReport",
+    "DemoData",
     "LinkReport",
     "ModelError",
     "ModelSpec",
@@ -54,13 +65,18 @@ __all__ = [
     "TrainConfig",
     "UnknownFamily",
     "bench_step",
+    "check_rows",
     "export_store",
-    "import_model",
+    "fit_microbatch_rows",
+    "load_tokenizer",
     "make_plan",
+    "num_steps",
     "prepare_dataset",
+    "prepare_model",
     "read_model_spec",
     "run_job",
     "source_dtype",
+    "write_demo_data",
 ]
 
 

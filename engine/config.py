@@ -25,6 +25,8 @@ class TrainConfig:
 
     model: str  # directory of the model's files
     dataset: str  # directory made by prepare_dataset
+    eval_dataset: str | None = None  # likewise, for the evaluation loss
+    assets: str | None = None  # config.json, tokenizer, template; None: beside the model's files
     seed: int = 0
     # numerics key
     device: Device = "cpu"

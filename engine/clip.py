@@ -1,0 +1,37 @@
+"""Gradient clipping: the factor for a norm, and how the norm is summed. Order is part of it."""
+
+import torch
+from torch import Tensor
+
+from .config import ClipMode
+
+# The small number keeps the factor finite at norm zero; torch's clip_grad_norm_ has the same.
+NORM_EPS = 1e-6
+_ROW = 4096
+
+
+def sum_of_squares(values: Tensor) -> Tensor:
+    """Sum of squares of a flat tensor whose length is a multiple of 2048, as a float64 scalar.
+
+    Rows of a fixed length are summed first and the row sums next, so that the result does not
+    depend on how many threads share the work.
+    """
+    row = _ROW if values.numel() % _ROW == 0 else _ROW // 2
+    sums = [
+        piece.double().square().sum(dim=1)
+        for piece in values.view(-1, row).split(256)  # bounds the float64 copy to 8 MiB
+    ]
+    return torch.cat(sums).sum()
+
+
+def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """min(1, max_norm / (norm + 1e-6)) as a float32 scalar on the norm's device.
+
+    The formula of torch.nn.utils.clip_grad_norm_, evaluated in float64 and rounded once.
+    """
+    return (max_norm / (norm + NORM_EPS)).clamp(max=1.0).float()
+
+
+def known_before_backward(mode: ClipMode) -> bool:
+    """Whether a layer's factor is known as soon as its own gradient is."""
+    return mode != "exact"

@@ -1,0 +1,86 @@
+"""The training state of a record: an fp32 master in two halves and two fp32 moments.
+
+The master's bits are split losslessly: `hi = (bits + 0x8000) >> 16` is the bfloat16 weight that
+streams through the device, `lo = bits - (hi << 16)` always fits int16.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headrace.storage import RecordSpec, TensorSpec
+
+from .model import RecordLayout
+
+WEIGHTS = ("weight_hi", "weight_lo")
+STATE = (*WEIGHTS, "exp_avg", "exp_avg_sq")
+_DTYPES = {
+    "weight_hi": "bfloat16",
+    "weight_lo": "int16",
+    "exp_avg": "float32",
+    "exp_avg_sq": "float32",
+}
+BYTES_PER_PARAM = 12
+CHUNK_ELEMENTS = 2**18  # a few megabytes of scratch, and it stays in the processor's cache
+
+
+class Slot(Protocol):
+    """Memory of a tier that can be seen as flat tensors; storage's slots are such."""
+
+    def tensor(self, dtype: torch.dtype, num_elements: int, offset_bytes: int = 0) -> Tensor:
+        """A 1-D view of `num_elements` from byte `offset_bytes`."""
+        ...
+
+
+def state_record(layout: RecordLayout) -> RecordSpec:
+    """The store's record for a layout: four flat components of `layout.num_elements`."""
+    shape = (layout.num_elements,)
+    return RecordSpec(
+        name=layout.name,
+        tensors=tuple(
+            TensorSpec(name=name, dtype=dtype, shape=shape) for name, dtype in _DTYPES.items()
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateViews:
+    """The four components of a record as 1-D views of a slot: bf16, int16, fp32, fp32."""
+
+    hi: Tensor
+    lo: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+
+def state_views(slot: Slot, record: RecordSpec) -> StateViews:
+    """Views of a slot that holds `record`."""
+    views = [
+        slot.tensor(getattr(torch, spec.dtype), spec.shape[0], record.offset(spec.name))
+        for spec in record.tensors
+    ]
+    return StateViews(*views)
+
+
+def split_master(master: Tensor, hi: Tensor, lo: Tensor) -> None:
+    """Write the halves of fp32 `master` (1-D) into bf16 `hi` and int16 `lo`."""
+    pieces = (tensor.split(CHUNK_ELEMENTS) for tensor in (master, hi.view(torch.int16), lo))
+    for source, upper, lower in zip(*pieces, strict=True):
+        bits = source.view(torch.int32)
+        rounded = (bits + 0x8000) >> 16
+        upper.copy_(rounded)
+        lower.copy_(bits - (rounded << 16))
+
+
+def join_master(hi: Tensor, lo: Tensor, master: Tensor) -> None:
+    """Write the fp32 master of bf16 `hi` and int16 `lo` into `master`; inverse of split_master."""
+    pieces = (
+        tensor.split(CHUNK_ELEMENTS)
+        for tensor in (hi.view(torch.int16), lo, master.view(torch.int32))
+    )
+    for upper, lower, bits in zip(*pieces, strict=True):
+        bits.copy_(upper)
+        bits <<= 16
+        bits += lower
