@@ -1,0 +1,71 @@
+"""Reading what a model is, from its config and the headers of its files. No torch, no weights.
+
+A model is a Hugging Face directory with safetensors, or one GGUF file.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from .llama import llama_spec
+from .model import ModelSpec
+from .model_files import ModelError, UnknownFamily, find_gguf, read_json_file
+from .safetensors_header import FLOAT_DTYPES, read_checkpoint
+from .tensor_table import check_tensors
+
+__all__ = ["FAMILIES", "ModelError", "UnknownFamily", "read_model_spec", "source_dtype"]
+
+SourceDtype = Literal["float32", "float16", "bfloat16"]
+
+# Families are declared, never guessed: `model_type` of config.json to the function that lays the
+# model out from its config and the largest record, in elements.
+FAMILIES: dict[str, Callable[[Mapping[str, Any], int], ModelSpec]] = {"llama": llama_spec}
+
+_DTYPE_NAMES: dict[str, SourceDtype] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 2**26) -> ModelSpec:
+    """The model in a directory (or .gguf file), checked against the headers of its files.
+
+    Tables are cut into row pieces of at most `max_record_elements` elements, or of the largest
+    layer where that is more. Raises UnknownFamily, and ModelError when a file is missing, cut
+    short, inconsistent or of another model.
+    """
+    model_dir = Path(model_dir)
+    gguf_path = find_gguf(model_dir)
+    if gguf_path is not None:
+        from .gguf_model import read_gguf_model  # its dequantiser needs an optional package
+
+        return read_gguf_model(gguf_path, max_record_elements).spec
+    spec = spec_from_config(read_json_file(model_dir, "config.json"), max_record_elements)
+    check_tensors(spec, read_checkpoint(model_dir), FLOAT_DTYPES, model_dir)
+    return spec
+
+
+def spec_from_config(config: Mapping[str, Any], max_record_elements: int = 2**26) -> ModelSpec:
+    """The layout that a config.json describes; UnknownFamily or ModelError."""
+    family = config.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise UnknownFamily(f"model_type is {family!r}; the families known here are: {known}")
+    if config.get("quantization_config"):
+        raise ModelError(
+            "config.json has a quantization_config: quantised weights cannot be trained; "
+            "use the original checkpoint, or one converted back to bfloat16"
+        )
+    return FAMILIES[family](config, max_record_elements)
+
+
+def source_dtype(model_dir: Path | str) -> SourceDtype:
+    """The dtype of most of the checkpoint's elements; for GGUF "bfloat16". Reads headers only."""
+    model_dir = Path(model_dir)
+    if find_gguf(model_dir) is not None:
+        return "bfloat16"
+    num_bytes: Counter[str] = Counter()
+    for entry in read_checkpoint(model_dir).values():
+        if entry.dtype in _DTYPE_NAMES:
+            num_bytes[entry.dtype] += entry.num_bytes
+    if not num_bytes:
+        raise ModelError(f"{model_dir}: holds no floating-point tensor")
+    return _DTYPE_NAMES[max(num_bytes, key=lambda dtype: num_bytes[dtype])]
