@@ -1,0 +1,139 @@
+"""The journal's things on disk: checkpoints, files and the models that jobs made."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, select
+from sqlalchemy.engine import RowMapping
+
+from . import tables
+from .database import Database
+from .jobs import CheckpointRecord, FileRecord, ModelRecord, new_id
+
+
+class Catalog:
+    """The part of the journal that holds checkpoints, files and models."""
+
+    _database: Database
+
+    def add_checkpoint(
+        self, job_id: str, *, step: int, name: str, path: str, metrics: dict[str, Any]
+    ) -> CheckpointRecord:
+        """List a checkpoint; one of the same step, made again after a crash, keeps its id."""
+        held = tables.checkpoints
+
+        def change(c: Connection) -> CheckpointRecord:
+            where = and_(held.c.job_id == job_id, held.c.step == step)
+            known = c.execute(select(held.c.id).where(where)).scalar()
+            c.execute(delete(held).where(where))
+            record = CheckpointRecord(
+                id=known or new_id("ftckpt_"),
+                job_id=job_id,
+                step=step,
+                name=name,
+                path=path,
+                metrics=metrics,
+                created_at=int(time.time()),
+            )
+            c.execute(insert(held).values(**asdict(record)))
+            return record
+
+        return self._database.write(change)
+
+    def checkpoints(
+        self, job_id: str, *, after: str | None = None, limit: int = 10
+    ) -> list[CheckpointRecord]:
+        """Checkpoints, newest step first, older than the one of id `after` (KeyError: unknown)."""
+        held = tables.checkpoints
+        question = select(held).where(held.c.job_id == job_id).order_by(held.c.step.desc())
+        if after is not None:
+            mark = self._database.first(
+                select(held.c.step).where(held.c.id == after, held.c.job_id == job_id)
+            )
+            if not mark:
+                raise KeyError(after)
+            question = question.where(held.c.step < mark["step"])
+        return [
+            CheckpointRecord(**_without_seq(row))
+            for row in self._database.all(question.limit(limit))
+        ]
+
+    def checkpoint(self, id_or_name: str) -> CheckpointRecord | None:
+        """The checkpoint of that id or model name."""
+        held = tables.checkpoints
+        either = (held.c.id == id_or_name) | (held.c.name == id_or_name)
+        row = self._database.first(select(held).where(either))
+        return CheckpointRecord(**_without_seq(row)) if row else None
+
+    def remove_checkpoint(self, checkpoint_id: str) -> bool:
+        """Take a checkpoint off the list; whether it was there. Its folder is the caller's."""
+        return self._database.remove(tables.checkpoints, tables.checkpoints.c.id == checkpoint_id)
+
+    def add_file(self, record: FileRecord) -> FileRecord:
+        """Record a file whose bytes are already in place."""
+        self._database.write(lambda c: c.execute(insert(tables.files).values(**asdict(record))))
+        return record
+
+    def file(self, file_id: str) -> FileRecord | None:
+        """The file of that id."""
+        row = self._database.first(select(tables.files).where(tables.files.c.id == file_id))
+        return FileRecord(**_without_seq(row)) if row else None
+
+    def files(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 10_000,
+        purpose: str | None = None,
+        newest_first: bool = True,
+    ) -> list[FileRecord]:
+        """Files in order of arrival, after the one of id `after` (KeyError when unknown)."""
+        files = tables.files
+        question = select(files).order_by(files.c.seq.desc() if newest_first else files.c.seq)
+        if purpose is not None:
+            question = question.where(files.c.purpose == purpose)
+        if after is not None:
+            mark = self._database.seq_of(files, after)
+            question = question.where(files.c.seq < mark if newest_first else files.c.seq > mark)
+        return [
+            FileRecord(**_without_seq(row)) for row in self._database.all(question.limit(limit))
+        ]
+
+    def expired_files(self, now: int) -> list[FileRecord]:
+        """Files whose time is over."""
+        over = select(tables.files).where(tables.files.c.expires_at <= now)
+        return [FileRecord(**_without_seq(row)) for row in self._database.all(over)]
+
+    def remove_file(self, file_id: str) -> bool:
+        """Forget a file; whether it was there. Its bytes are the caller's."""
+        return self._database.remove(tables.files, tables.files.c.id == file_id)
+
+    def add_model(self, *, name: str, path: str, job_id: str) -> ModelRecord:
+        """Record the model that a job made; the same name again replaces it."""
+        record = ModelRecord(name=name, path=path, job_id=job_id, created_at=int(time.time()))
+
+        def change(c: Connection) -> None:
+            c.execute(delete(tables.models).where(tables.models.c.name == name))
+            c.execute(insert(tables.models).values(**asdict(record)))
+
+        self._database.write(change)
+        return record
+
+    def models(self) -> list[ModelRecord]:
+        """Models that jobs made, newest first."""
+        question = select(tables.models).order_by(tables.models.c.seq.desc())
+        return [ModelRecord(**_without_seq(row)) for row in self._database.all(question)]
+
+    def model(self, name: str) -> ModelRecord | None:
+        """The model of that name, made by a job."""
+        row = self._database.first(select(tables.models).where(tables.models.c.name == name))
+        return ModelRecord(**_without_seq(row)) if row else None
+
+    def remove_model(self, name: str) -> bool:
+        """Forget a model; whether it was there. Its folder is the caller's."""
+        return self._database.remove(tables.models, tables.models.c.name == name)
+
+
+def _without_seq(row: RowMapping) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "seq"}

@@ -1,0 +1,119 @@
+"""The SQLite file under the journal: its pragmas, its one writer, its migrations."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    Table,
+    create_engine,
+    delete,
+    event,
+    select,
+)
+from sqlalchemy.engine import RowMapping
+
+T = TypeVar("T")
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+BUSY_SECONDS = 30
+
+
+class Database:
+    """One SQLite file. Any thread may read; one thread of its own writes, one call at a time.
+
+    Writes are on disk when they return (`synchronous=FULL`). A relaxed write survives the death
+    of the process and may be lost with the power: it is for rows that can be had again elsewhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._engine = _make_engine(path)
+        self._writer = ThreadPoolExecutor(1, "journal-writer")
+
+    def write(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
+        """Run `change` in a transaction of the writer thread; its exceptions undo it."""
+        return self._writer.submit(self._transact, change, relaxed).result()
+
+    def read(self, question: Callable[[Connection], T]) -> T:
+        """Run `question` on a connection of its own; every statement sees whole transactions."""
+        with self._engine.connect() as connection:
+            return question(connection)
+
+    def all(self, question: Select[Any]) -> Sequence[RowMapping]:
+        """Every row of an answer, as mappings."""
+        return self.read(lambda c: c.execute(question).mappings().all())
+
+    def first(self, question: Select[Any]) -> RowMapping | None:
+        """The first row of an answer, if there is one."""
+        return self.read(lambda c: c.execute(question.limit(1)).mappings().first())
+
+    def seq_of(self, table: Table, row_id: str) -> int:
+        """The place of a row in its table's order of arrival. KeyError for an unknown id."""
+        row = self.first(select(table.c.seq).where(table.c.id == row_id))
+        if row is None:
+            raise KeyError(row_id)
+        return int(row["seq"])
+
+    def remove(self, table: Table, where: ColumnElement[bool]) -> bool:
+        """Delete rows; whether there were any."""
+        return self.write(lambda c: c.execute(delete(table).where(where)).rowcount > 0)
+
+    def close(self) -> None:
+        """Let the writer finish, then close every connection."""
+        self._writer.shutdown()
+        self._engine.dispose()
+
+    def _transact(self, change: Callable[[Connection], T], relaxed: bool) -> T:
+        with self._engine.connect() as connection:
+            level = "NORMAL" if relaxed else "FULL"
+            connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+            connection.rollback()  # the pragma opened a transaction of its own
+            with connection.begin():
+                return change(connection)
+
+
+def migrate(path: Path) -> None:
+    """Make the database at `path`, or bring an older one up to date.
+
+    RuntimeError when a newer Headrace made it.
+    """
+    engine = _make_engine(path)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    try:
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except CommandError as e:
+        head = ScriptDirectory.from_config(config).get_current_head()
+        raise RuntimeError(
+            f"{path} was made by another version of Headrace (this one knows schemas up to "
+            f"{head!r}): {e}. Start the version that made it, or name another data directory."
+        ) from e
+    finally:
+        engine.dispose()
+
+
+def _make_engine(path: Path) -> Engine:
+    engine = create_engine(
+        f"sqlite:///{path}",
+        connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
+        pool_size=16,
+    )
+    event.listen(engine, "connect", _set_pragmas)
+    return engine
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {pragma}").close()

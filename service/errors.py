@@ -1,0 +1,71 @@
+"""What the API answers when it refuses: one exception, one envelope. Pure."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+# The word that clients of the OpenAI API find in `error.type`, by status.
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """A refusal with its HTTP status and the fields of the error envelope.
+
+    `param` names the field at fault by its dotted path, `code` is a word for programs, and `hint`
+    says what to do next.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type or error_type(status)
+        self.param = param
+        self.code = code
+        self.hint = hint
+
+    def envelope(self) -> dict[str, Any]:
+        """The answer's body; the four keys of the OpenAI envelope are always there."""
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        if self.hint:
+            error["hint"] = self.hint
+        return {"error": error}
+
+
+def error_type(status: int) -> str:
+    """The `error.type` of a status."""
+    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for a name close to a known one, else the known ones, else nothing."""
+    names = sorted(set(known))
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" Known: {', '.join(names)}." if names else ""
+
+
+def not_found(what: str, name: str, *, param: str | None = None) -> ApiError:
+    """The 404 for a file, job, model or page that does not exist."""
+    code = f"{what.replace(' ', '_')}_not_found"
+    return ApiError(404, f"No such {what}: {name!r}.", param=param, code=code)

@@ -1,0 +1,86 @@
+"""What the daemon is told at start: a TOML file, then `HEADRACE_*`, then the command line."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ByteSize, Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+GIB = 1 << 30
+
+
+class Settings(BaseSettings):
+    """Made once and passed down. Sizes are bytes and may be written "8GiB".
+
+    `volumes` are directories for the training state, each with an optional ":BYTES" limit;
+    without one they lie in the data directory. `device_bytes` and `host_bytes` of None mean what
+    the box has.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="forbid", frozen=True)
+
+    data_dir: Path = Path("~/.local/share/headrace")
+    models_dir: tuple[Path, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = Field(default=8400, ge=0, le=65535)
+    volumes: tuple[str, ...] = ()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device_bytes: ByteSize | None = None
+    host_bytes: ByteSize | None = None
+    max_file_bytes: ByteSize = ByteSize(8 * GIB)
+    token_file: Path | None = None
+
+    @field_validator("models_dir", "volumes", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | Path) else value
+
+    @field_validator("data_dir", "token_file")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return value and value.expanduser().absolute()
+
+    @field_validator("models_dir")
+    @classmethod
+    def _all_absolute(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(path.expanduser().absolute() for path in value)
+
+    @property
+    def database_path(self) -> Path:
+        """The journal's database."""
+        return self.data_dir / "headrace.db"
+
+    @property
+    def files_dir(self) -> Path:
+        """Uploads and results, one file per id."""
+        return self.data_dir / "files"
+
+    @property
+    def jobs_dir(self) -> Path:
+        """One folder per job."""
+        return self.data_dir / "jobs"
+
+    @property
+    def volume_list(self) -> tuple[str, ...]:
+        """The volumes, or the one in the data directory when none is named."""
+        return self.volumes or (str(self.data_dir / "volumes"),)
+
+    @property
+    def tokens_path(self) -> Path:
+        """Where the hashes of the access tokens lie."""
+        return self.token_file or self.data_dir / "tokens.json"
+
+    @classmethod
+    def load(cls, config: Path | None = None, **given: Any) -> Self:
+        """Read the TOML file; the environment overrides it and `given` overrides both.
+
+        `given` values of None count as not given. ValueError for an unknown name or a bad value.
+        """
+        values = tomllib.loads(config.read_text(encoding="utf-8")) if config else {}
+        from_environment = {
+            name for name in cls.model_fields if f"HEADRACE_{name}".upper() in os.environ
+        }
+        kept = {name: value for name, value in values.items() if name not in from_environment}
+        return cls(**kept | {name: value for name, value in given.items() if value is not None})
