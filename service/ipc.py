@@ -1,4 +1,4 @@
-"""What crosses between the API process and its worker: one JSON object a line. Pure.
+"""What crosses between the API process and its worker: one JSON object a packet. Pure.
 
 Truth travels in `jobs/{id}/events.jsonl`, which the worker appends and the API tails; the socket
 carries commands and newest-wins telemetry only, so that either side may die at any moment.
@@ -13,12 +13,16 @@ StopReason = Literal["cancel", "pause", "shutdown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """API -> worker: train this job. `spec_path` is a TrainConfig as JSON, `job_dir` its folder."""
+    """API -> worker: train this job. `spec_path` is a TrainConfig as JSON, `job_dir` its folder.
+
+    Events are numbered from `after_seq` + 1 at least: the API holds the ones up to it.
+    """
 
     op: ClassVar[str] = "run"
     job_id: str
     spec_path: str
     job_dir: str
+    after_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +39,25 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Worker -> API: alive and ready. `storage`, `device` describe what it found."""
+    """Worker -> API: alive, the engine is imported, ready for a job.
+
+    `rss_bytes` is its memory at this moment: budgets are counted above it. `device` and `storage`
+    describe what it found.
+    """
 
     op: ClassVar[str] = "hello"
     pid: int
+    rss_bytes: int = 0
     device: dict[str, Any] = field(default_factory=dict)
     storage: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Worker -> API: a thread of the worker turns; `progress` counts steps and layers done."""
+    """Worker -> API: a thread of the worker turns.
+
+    `progress` grows as long as the job moves: events, polls, bytes of I/O, CPU time on a CPU run.
+    """
 
     op: ClassVar[str] = "heartbeat"
     progress: int
@@ -63,7 +75,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Worker -> API: the job left the worker; its events hold the result. A nudge, not the truth."""
+    """Worker -> API: the job left the worker. A nudge: the truth is in its events."""
 
     op: ClassVar[str] = "finished"
     job_id: str

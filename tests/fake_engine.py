@@ -1,0 +1,136 @@
+"""A scripted engine for the worker's tests: steps, commits, and the ways in which a run can die.
+
+The script is `script.json` in the run's folder or in the data directory above it:
+`{"steps": 6, "step_seconds": 0.02, "do": {"3": "kill"}}`. What stands under `do` happens once,
+when that step comes up first, whatever process comes up to it.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.engine import RunEvent, RunResult, TrainConfig
+from headrace.service.ipc import StopReason
+
+OUTCOMES: dict[str, Any] = {"cancel": "cancelled", "pause": "paused", "shutdown": "interrupted"}
+
+
+def run_job(
+    config: TrainConfig,
+    *,
+    run_dir: Path,
+    name: str,
+    emit: Callable[[RunEvent], None],
+    poll: Callable[[], StopReason | None],
+) -> RunResult:
+    """Train a number that depends on the steps done, so that a lost or doubled step shows."""
+    script = read_script(run_dir)
+    total = int(script.get("steps", 4))
+    committed = run_dir / "committed.json"
+    state = json.loads(committed.read_text()) if committed.exists() else {"step": 0, "weight": 1}
+    emit(RunEvent(type="phase", message="training", data={"phase": "training"}))
+    for step in range(state["step"] + 1, total + 1):
+        if reason := poll():
+            return _result(OUTCOMES[reason], state, total)
+        act_once(script, step, run_dir)
+        time.sleep(script.get("step_seconds", 0.01))
+        state = {"step": step, "weight": state["weight"] * 3 + step}
+        _write(committed, state)
+        emit(RunEvent(type="metrics", message=f"step {step}", step=step, data=_report(step, total)))
+        emit(RunEvent(type="commit", message="committed", step=step, durable=True))
+        if step == script.get("checkpoint"):
+            emit(_checkpoint(run_dir, step))
+    export = run_dir / "export"
+    export.mkdir(exist_ok=True)
+    (export / "config.json").write_text("{}")
+    return _result("succeeded", state, total, export_dir=str(export))
+
+
+def read_script(run_dir: Path) -> dict[str, Any]:
+    """The script of that run; an empty one when there is none."""
+    for place in (run_dir, run_dir.parent.parent):
+        if (place / "script.json").exists():
+            script: dict[str, Any] = json.loads((place / "script.json").read_text())
+            return script
+    return {}
+
+
+def act_once(script: dict[str, Any], step: int, run_dir: Path) -> None:
+    """Do what the script wants of this step, unless that was done before."""
+    action = script.get("do", {}).get(str(step))
+    marker = run_dir / f"did-{step}"
+    if action is None or (marker.exists() and action != "kill_always"):
+        return
+    marker.touch()
+    if action.startswith("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "hang":
+        time.sleep(3600)
+    elif action == "device_lost":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    elif action == "torn":
+        with (run_dir / "events.jsonl").open("ab") as file:
+            file.write(b'{"seq": 99, "type": "met')
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        raise ValueError(action)
+
+
+def no_engine(*_args: object, **_kwargs: object) -> RunResult:
+    """An engine that ends its process at once."""
+    os._exit(3)
+
+
+def _report(step: int, total: int) -> dict[str, Any]:
+    links = {"nvme_read": {"payload_bytes": 1000}, "nvme_write": {"payload_bytes": 500}}
+    return {
+        "step": step,
+        "total_steps": total,
+        "epoch": step / total,
+        "loss": 4.0 / step,
+        "grad_norm": 1.0,
+        "learning_rate": 1e-4,
+        "skipped": False,
+        "num_tokens": 100,
+        "num_trained_tokens": 50,
+        "token_accuracy": 0.5,
+        "step_seconds": 0.5,
+        "forward_seconds": 0.1,
+        "backward_seconds": 0.4,
+        "optimizer_seconds": 0.0,
+        "commit_seconds": 0.0,
+        "stall_read_seconds": 0.3,
+        "stall_write_seconds": 0.0,
+        "links": links,
+    }
+
+
+def _checkpoint(run_dir: Path, step: int) -> RunEvent:
+    path = run_dir / "checkpoints" / f"step-{step}"
+    path.mkdir(parents=True, exist_ok=True)
+    data = {"path": str(path), "loss": 0.5}
+    return RunEvent(type="checkpoint", message="saved", step=step, data=data, durable=True)
+
+
+def _result(
+    outcome: Any, state: dict[str, int], total: int, *, export_dir: str | None = None
+) -> RunResult:
+    return RunResult(
+        outcome=outcome,
+        step=state["step"],
+        total_steps=total,
+        trained_tokens=50 * state["step"],
+        final_loss=1.0,
+        final_eval_loss=None,
+        export_dir=export_dir,
+    )
+
+
+def _write(path: Path, values: dict[str, int]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(values))
+    temporary.replace(path)
