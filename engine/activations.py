@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headrace.storage import Fence, Transfer
+from headrace.storage import Transfer
 
 from .state import Slot
 
@@ -48,7 +48,6 @@ class HostActivations:
         sizes = [shape.numel() * dtype.itemsize for shape in self._shapes]
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._layer_bytes = sum(sizes)
-        self._stored: dict[tuple[int, int], Fence] = {}
 
     def keep(self, layer: int, microbatch: int, hidden: Tensor) -> None:
         """Copy the input of `layer`, shape (rows, tokens, hidden), to the host."""
@@ -58,7 +57,6 @@ class HostActivations:
         )
         # The caller may reuse or free `hidden` on the compute stream as soon as this returns.
         fence.order()
-        self._stored[layer, microbatch] = fence
 
     def fetch(self, layer: int, microbatch: int) -> Tensor:
         """Copy the input back to the device."""
@@ -67,7 +65,7 @@ class HostActivations:
             self._shapes[microbatch], dtype=self._dtype, device=self._transfer.device
         )
         fence = self._transfer.to_device(
-            place, target.view(-1), after=self._stored.pop((layer, microbatch))
+            place, target.view(-1), after=self._transfer.fence()
         )
         fence.order()
         return target

@@ -1,0 +1,139 @@
+"""Final norm, output projection and cross entropy, in chunks of tokens, with immediate backward.
+
+Only positions that the loss counts are projected, and at most `chunk_tokens` of them at a time,
+so that the logits never take more than chunk_tokens x vocabulary, whatever the batch. The idea is
+that of the fused linear cross entropy of Liger (Hsu et al., 2024): the gradient of the logits
+replaces them in place.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .layer import LayerModule
+
+_VOCAB_PIECE = 16384  # rows of the table whose gradient is formed at once in bf16 compute
+
+
+@dataclass(slots=True)
+class LossSums:
+    """Running sums over the tokens that the loss counts; scalars stay on the device."""
+
+    loss: Tensor
+    correct: Tensor
+    num_trained: int = field(default=0)
+
+    @classmethod
+    def zero(cls, device: torch.device) -> "LossSums":
+        """Nothing seen yet."""
+        return cls(
+            torch.zeros((), dtype=torch.float64, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+        )
+
+
+Targets = tuple[Tensor, Tensor]
+
+
+def targets_of(labels: Tensor) -> Targets:
+    """Flat positions that predict a trained token, and that token; `labels` is (rows, tokens).
+
+    Position t predicts label t + 1; the last position of a row predicts nothing. Called on the
+    host, since the number of targets is needed there.
+    """
+    shifted = torch.full_like(labels, -100)
+    shifted[:, :-1] = labels[:, 1:]
+    flat = shifted.view(-1)
+    positions = (flat != -100).nonzero().squeeze(1)
+    return positions, flat[positions]
+
+
+def head_loss(
+    module: LayerModule,
+    hidden: Tensor,
+    targets: Targets,
+    *,
+    norm_weight: Tensor,
+    table: Tensor,
+    chunk_tokens: int,
+    sums: LossSums,
+) -> None:
+    """Add the loss of one microbatch to `sums`, without gradients.
+
+    `hidden` is (rows, tokens, hidden), `table` (vocabulary, hidden), `targets` of targets_of.
+    """
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    for chunk, wanted in _chunks(targets, chunk_tokens):
+        normed = module.norm(norm_weight, rows[chunk])
+        _loss_and_probabilities(normed @ table.t(), wanted, sums)
+
+
+def head_backward(
+    module: LayerModule,
+    hidden: Tensor,
+    targets: Targets,
+    *,
+    norm_weight: Tensor,
+    table: Tensor,
+    norm_grad: Tensor,
+    table_grad: Tensor,
+    loss_scale: float,
+    chunk_tokens: int,
+    sums: LossSums,
+) -> Tensor:
+    """Add one microbatch's loss to `sums` and its gradients to the fp32 accumulators.
+
+    The loss is the sum over trained tokens times `loss_scale` (one over their count in the whole
+    step). Returns the gradient of `hidden`, in its shape and dtype.
+    """
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    grad = torch.zeros_like(rows)
+    weight = norm_weight.detach().requires_grad_()
+    for chunk, wanted in _chunks(targets, chunk_tokens):
+        inputs = rows[chunk].requires_grad_()
+        with torch.enable_grad():
+            normed = module.norm(weight, inputs)
+        flat = normed.detach()
+        logits_grad = _loss_and_probabilities(flat @ table.t(), wanted, sums)
+        logits_grad[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
+        logits_grad *= loss_scale
+        logits_grad = logits_grad.to(flat.dtype)
+        _accumulate_table_grad(table_grad, logits_grad, flat)
+        grads = torch.autograd.grad(normed, [inputs, weight], logits_grad @ table)
+        grad[chunk] = grads[0]
+        norm_grad += grads[1]
+    return grad.view_as(hidden)
+
+
+def _chunks(targets: Targets, size: int) -> list[Targets]:
+    positions, wanted = targets
+    if positions.numel() == 0:
+        return []
+    return list(zip(positions.split(size), wanted.split(size), strict=True))
+
+
+def _loss_and_probabilities(logits: Tensor, targets: Tensor, sums: LossSums) -> Tensor:
+    """Add cross entropy and hits to `sums`; returns fp32 probabilities, in the logits' place."""
+    logits = logits.float()
+    peak, guess = logits.max(dim=1, keepdim=True)
+    logits -= peak
+    wanted = logits.gather(1, targets[:, None]).squeeze(1)
+    logits.exp_()
+    total = logits.sum(dim=1, keepdim=True)
+    sums.loss += (total.squeeze(1).log() - wanted).double().sum()
+    sums.correct += (guess.squeeze(1) == targets).sum()
+    sums.num_trained += len(targets)
+    logits /= total
+    return logits
+
+
+def _accumulate_table_grad(table_grad: Tensor, logits_grad: Tensor, normed: Tensor) -> None:
+    """table_grad += logits_grad^T @ normed, in fp32, without a second table in fp32 compute."""
+    if normed.dtype == torch.float32:
+        table_grad.addmm_(logits_grad.t(), normed)
+        return
+    for grad, columns in zip(
+        table_grad.split(_VOCAB_PIECE), logits_grad.split(_VOCAB_PIECE, dim=1), strict=True
+    ):
+        grad += columns.t() @ normed
