@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.rows import Conversation, RowProblem, parse_row
@@ -135,12 +135,14 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(JSON, max_size=3), JSON)
 def test_no_json_at_all_makes_the_reader_fail(messages: Any, tools: Any) -> None:
     row = json.dumps({"messages": messages, "tools": tools}).encode()
     assert isinstance(parse_row(row), Conversation | RowProblem)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_no_bytes_at_all_make_the_reader_fail(line: bytes) -> None:
     assert isinstance(parse_row(line), Conversation | RowProblem)
