@@ -119,7 +119,7 @@ def split_into_shards(model_dir: Path, num_shards: int) -> None:
     (model_dir / "model.safetensors").unlink()
     names = sorted(tensors)
     per_shard = math.ceil(len(names) / num_shards)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i in range(num_shards):
         shard = f"model-{i + 1:05d}-of-{num_shards:05d}.safetensors"
         part = {name: tensors[name] for name in names[i * per_shard : (i + 1) * per_shard]}

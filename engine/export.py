@@ -1,0 +1,162 @@
+"""A trained model as a Hugging Face directory, written in bounded memory, whole or not at all."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from headrace.storage import NoSpace
+
+from .model import ModelSpec, ParamSpec, RecordLayout
+from .model_files import INDEX_FILE, ModelError, file_inside
+from .shards import DTYPE_CODES, Shard, index_of, plan_shards
+
+PIECE_ELEMENTS = 2**20  # converted and written at a time
+ASSET_PATTERNS = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.*",
+    "generation_config.json",
+    "LICENSE*",
+    "NOTICE*",
+)
+
+ReadRecord = Callable[[RecordLayout, torch.Tensor], None]
+
+
+def export_checkpoint(
+    target_dir: Path,
+    spec: ModelSpec,
+    *,
+    assets_dir: Path,
+    dtype: str,
+    shard_bytes: int = 4 * 10**9,
+    read_record: ReadRecord,
+    scratch: torch.Tensor,
+) -> None:
+    """Write the model to `target_dir`, which must not exist, as `dtype` safetensors.
+
+    `read_record(layout, target)` fills a float32 record; `scratch` is float32, 1-D, and holds the
+    largest record. Tokenizer, chat template, generation config and licence come from
+    `assets_dir`. The directory appears by a rename, after everything is on the disk; what an
+    interrupted export left behind is removed by the next one. Raises FileExistsError, ValueError,
+    NoSpace, and ModelError for a weight that `dtype` cannot hold.
+    """
+    if dtype not in DTYPE_CODES:
+        raise ValueError(f"export dtype is {dtype!r}; wanted one of {', '.join(DTYPE_CODES)}")
+    if target_dir.exists() or target_dir.is_symlink():
+        raise FileExistsError(f"{target_dir} already exists; an export overwrites nothing")
+    shards = plan_shards(spec, dtype=dtype, shard_bytes=shard_bytes)
+    target_dir.parent.mkdir(parents=True, exist_ok=True)
+    partial_dir = target_dir.parent / f".{target_dir.name}.partial"
+    shutil.rmtree(partial_dir, ignore_errors=True)
+    _check_space(target_dir.parent, shards)
+    partial_dir.mkdir()
+    try:
+        _write_shards(partial_dir, spec, shards, read_record, scratch)
+        if len(shards) > 1:
+            _write_json(partial_dir / INDEX_FILE, index_of(shards))
+        _write_json(partial_dir / "config.json", _config(spec, dtype))
+        _copy_assets(assets_dir, partial_dir)
+        _sync(partial_dir)
+        partial_dir.rename(target_dir)
+    except BaseException:
+        shutil.rmtree(partial_dir, ignore_errors=True)
+        raise
+    _sync(target_dir.parent)
+
+
+def _check_space(directory: Path, shards: list[Shard]) -> None:
+    wanted = sum(shard.payload_bytes + len(shard.header) for shard in shards)
+    free = shutil.disk_usage(directory).free
+    if free < wanted:
+        raise NoSpace(
+            f"the export wants {wanted} bytes in {directory}, {free} are free; "
+            f"free some space, or export to another directory or in bfloat16"
+        )
+
+
+def _write_shards(
+    directory: Path,
+    spec: ModelSpec,
+    shards: list[Shard],
+    read_record: ReadRecord,
+    scratch: torch.Tensor,
+) -> None:
+    """Each record is read once: shards hold the parameters in the order of the records."""
+    weights = _weights(spec, read_record, scratch)
+    for shard in shards:
+        with (directory / shard.file_name).open("xb") as file:
+            file.write(shard.header)
+            for _ in shard.params:
+                param, values = next(weights)
+                _write_values(file, param, values, getattr(torch, shard.dtype))
+            _flush(file)
+
+
+def _weights(
+    spec: ModelSpec, read_record: ReadRecord, scratch: torch.Tensor
+) -> Iterator[tuple[ParamSpec, torch.Tensor]]:
+    """Every parameter with its float32 values, valid until the next one is asked for."""
+    for record in spec.records:
+        values = scratch[: record.num_elements]
+        read_record(record, values)
+        for param in record.params:
+            yield param, values[param.offset : param.offset + param.num_elements]
+
+
+def _write_values(
+    file: BinaryIO, param: ParamSpec, values: torch.Tensor, dtype: torch.dtype
+) -> None:
+    for first in range(0, param.num_elements, PIECE_ELEMENTS):
+        piece = values[first : first + PIECE_ELEMENTS]
+        converted = piece.to(dtype)
+        if not torch.isfinite(converted).all():
+            raise ModelError(
+                f"tensor {param.name} holds values up to {piece.abs().max().item():.4g}, which "
+                f"{dtype} cannot hold; export as bfloat16 or float32, and look at the training "
+                f"loss if they are not finite"
+            )
+        file.write(converted.view(torch.uint8).numpy())
+
+
+def _config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
+    """The model's own config with the dtype of the export, under the key that it already uses."""
+    config: Mapping[str, Any] = spec.config
+    keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
+    return {"architectures": ["LlamaForCausalLM"], **config, **dict.fromkeys(keys, dtype)}
+
+
+def _copy_assets(assets_dir: Path, directory: Path) -> None:
+    names = {path.name for pattern in ASSET_PATTERNS for path in assets_dir.glob(pattern)}
+    for name in sorted(names):
+        with file_inside(assets_dir, name).open("rb") as source:
+            with (directory / name).open("xb") as target:
+                shutil.copyfileobj(source, target)
+                _flush(target)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    with path.open("xb") as file:
+        file.write(json.dumps(values, indent=2).encode() + b"\n")
+        _flush(file)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
