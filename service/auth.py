@@ -1,0 +1,134 @@
+"""Who may call: bearer tokens, of which only hashes are kept.
+
+Until a token exists the API is open, and open means to this machine only: requests must be
+addressed to a loopback name, and pages of other sites are refused, so that no web page can reach
+it through the user's browser.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import ApiError
+
+PREFIX = "hr_"
+SHOWN_CHARS = 8  # of a token, in lists
+
+
+class Tokens:
+    """The tokens file: a list of {name, shown, sha256, created_at}, mode 0600."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._entries: list[dict[str, Any]] = []
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The tokens there are; read again when the file has changed. ValueError: not readable."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._entries = None, []
+            return []
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp != self._stamp:
+            try:
+                self._entries = json.loads(self._path.read_text(encoding="utf-8"))
+            except ValueError as e:
+                raise ValueError(f"the tokens file {self._path} is not JSON: {e}") from e
+            self._stamp = stamp
+        return self._entries
+
+    def create(self, name: str) -> str:
+        """Make a token and keep its hash; the token itself is never to be had again."""
+        token = PREFIX + secrets.token_urlsafe(32)
+        entry = {
+            "name": name,
+            "shown": token[: len(PREFIX) + SHOWN_CHARS],
+            "sha256": _digest(token),
+            "created_at": int(time.time()),
+        }
+        self._save([*self.entries(), entry])
+        return token
+
+    def revoke(self, shown: str) -> bool:
+        """Forget the tokens that are listed as `shown`; whether there were any."""
+        kept = [entry for entry in self.entries() if entry["shown"] != shown]
+        found = len(kept) < len(self._entries)
+        self._save(kept)
+        return found
+
+    def admits(self, token: str) -> bool:
+        """Whether that is one of the tokens, in a time that does not depend on it."""
+        digest = _digest(token)
+        return any([hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()])
+
+    def _save(self, entries: list[dict[str, Any]]) -> None:
+        write_private(self._path, json.dumps(entries, indent=1))
+
+
+def check(tokens: Tokens, headers: Mapping[str, str]) -> None:
+    """Let a request through, or raise ApiError: 401 without a good token, 403 from afar."""
+    if not tokens.entries():
+        _check_is_local(headers)
+        return
+    given = headers.get("authorization", "").removeprefix("Bearer ").strip()
+    given = given or headers.get("api-key", "")
+    if not given:
+        message = "No token was given. Send it as `Authorization: Bearer …`."
+        raise ApiError(401, message, code="missing_token")
+    if not tokens.admits(given):
+        raise ApiError(401, "The token is not known here.", code="invalid_api_key")
+
+
+def first_token(tokens: Tokens, host: str, token_path: Path) -> bool:
+    """Make a token when `host` can be reached from other machines and there is none.
+
+    It is written to `token_path` (mode 0600) for the owner to read; whether one was made.
+    """
+    if is_loopback(host) or tokens.entries():
+        return False
+    write_private(token_path, tokens.create("first") + "\n")
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _check_is_local(headers: Mapping[str, str]) -> None:
+    host = urlsplit(f"//{headers.get('host', '')}")
+    if not is_loopback(host.hostname or ""):
+        message = f"Without a token the API answers to localhost only, not to {host.netloc!r}."
+        raise ApiError(403, message, code="not_local")
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host.netloc:
+        raise ApiError(403, f"Requests from pages of {origin!r} are refused.", code="cross_origin")
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

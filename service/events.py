@@ -1,0 +1,132 @@
+"""Live fan-out: whatever the journal takes in reaches every viewer, and waits for none.
+
+A viewer has a bounded queue. One that falls behind is marked so and reads what it missed from the
+journal, so that nothing is lost, nothing comes twice, and memory stays bounded. Telemetry is
+newest-wins and has no number.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from .jobs import TERMINAL, EventRecord
+from .journal import Journal
+
+QUEUE_EVENTS = 256
+
+Item = EventRecord | dict[str, Any]
+
+
+@dataclass(eq=False, slots=True)
+class Viewer:
+    """One reader of a job's events. Lives on the event loop that made it."""
+
+    job_id: str
+    loop: asyncio.AbstractEventLoop
+    queue: deque[EventRecord] = field(default_factory=deque)
+    fell_behind: bool = False
+    telemetry: dict[str, Any] | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def offer(self, item: Item) -> None:
+        """Take one item in; on the loop of the viewer."""
+        if isinstance(item, dict):
+            self.telemetry = item
+        elif len(self.queue) < QUEUE_EVENTS:
+            self.queue.append(item)
+        else:
+            self.queue.clear()
+            self.fell_behind = True
+        self.ready.set()
+
+
+class Hub:
+    """Takes events from any thread and hands them to the viewers of their job."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._viewers: dict[str, set[Viewer]] = {}
+        self._listeners: list[Callable[[EventRecord], None]] = []
+
+    def add_listener(self, listener: Callable[[EventRecord], None]) -> None:
+        """Call `listener` with every event, on the thread that publishes; it must not block."""
+        self._listeners.append(listener)
+
+    def publish(self, event: EventRecord) -> None:
+        """Hand an event to its job's viewers; never blocks."""
+        for listener in self._listeners:
+            listener(event)
+        self._offer(event.job_id, event)
+
+    def publish_telemetry(self, job_id: str, data: dict[str, Any]) -> None:
+        """Hand the newest numbers of a job to its viewers; older ones may never be seen."""
+        self._offer(job_id, data)
+
+    @contextmanager
+    def view(self, job_id: str) -> Iterator[Viewer]:
+        """Watch a job from now on. To be used on an event loop."""
+        viewer = Viewer(job_id, asyncio.get_running_loop())
+        with self._lock:
+            self._viewers.setdefault(job_id, set()).add(viewer)
+        try:
+            yield viewer
+        finally:
+            with self._lock:
+                self._viewers[job_id].discard(viewer)
+                if not self._viewers[job_id]:
+                    del self._viewers[job_id]
+
+    @property
+    def num_viewers(self) -> int:
+        """Viewers there are now."""
+        with self._lock:
+            return sum(map(len, self._viewers.values()))
+
+    def _offer(self, job_id: str, item: Item) -> None:
+        with self._lock:
+            viewers = list(self._viewers.get(job_id, ()))
+        for viewer in viewers:
+            if not viewer.loop.is_closed():
+                viewer.loop.call_soon_threadsafe(viewer.offer, item)
+
+
+async def follow(journal: Journal, viewer: Viewer, after_seq: int) -> AsyncIterator[Item]:
+    """Every event after `after_seq`, each once and in order, then live; telemetry in between.
+
+    Ends after the event that ends the job. The viewer must be watching already, so that nothing
+    falls between the replay and the live part.
+    """
+    viewer.fell_behind = True
+    seq = after_seq
+    while True:
+        while viewer.fell_behind:
+            viewer.fell_behind = False
+            missed = journal.events_since
+            while page := await journal.call(missed, viewer.job_id, seq):
+                for event in page:
+                    seq = event.seq
+                    yield event
+                    if ends(event):
+                        return
+        while viewer.queue and not viewer.fell_behind:
+            event = viewer.queue.popleft()
+            if event.seq > seq:
+                seq = event.seq
+                yield event
+                if ends(event):
+                    return
+        if viewer.telemetry is not None:
+            telemetry, viewer.telemetry = viewer.telemetry, None
+            yield telemetry
+        elif not viewer.queue and not viewer.fell_behind:
+            viewer.ready.clear()
+            await viewer.ready.wait()
+
+
+def ends(event: EventRecord) -> bool:
+    """Whether the job is over with that event."""
+    return event.type == "status" and (event.data or {}).get("status") in TERMINAL
