@@ -96,7 +96,8 @@ def serve(channel: Channel, engine: RunJob, *, beat_seconds: float = 1.0) -> int
             run = commands.runs.get()
             if run is not None:
                 status = run_one(run, engine, commands, pulse)
-                channel.send(Finished(job_id=run.job_id))
+                if status != EXIT_DEVICE:
+                    channel.send(Finished(job_id=run.job_id))
                 if status:
                     return status
     return 0

@@ -1,0 +1,306 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine import TrainConfig
+from headrace.service.child import channel_pair, child_environment, describe_end
+from headrace.service.engine_process import EXIT_RENEW
+from headrace.service.event_log import EventReader, LoggedEvent
+from headrace.service.ipc import Run
+from headrace.service.lockfile import LockFile, LockHeld, is_free
+from headrace.service.worker import Worker, WorkerOptions
+
+
+def make_job(data_dir: Path, name: str = "ftjob-1", **script: Any) -> Run:
+    job_dir = data_dir / "jobs" / name
+    job_dir.mkdir(parents=True)
+    (job_dir / "script.json").write_text(json.dumps(script))
+    spec = job_dir / "spec.json"
+    spec.write_text(json.dumps(TrainConfig(model="m", dataset="d").to_dict()))
+    return Run(job_id=name, spec_path=str(spec), job_dir=str(job_dir))
+
+
+def read_events(run: Run) -> list[LoggedEvent]:
+    reader = EventReader(Path(run.job_dir) / "events.jsonl")
+    return reader.read()
+
+
+def outcome(run: Run) -> str:
+    last = read_events(run)[-1]
+    assert last.type == "result"
+    return str(last.data["outcome"])
+
+
+def weight(run: Run) -> int:
+    return int(json.loads((Path(run.job_dir) / "committed.json").read_text())["weight"])
+
+
+def undisturbed_weight(num_steps: int) -> int:
+    value = 1
+    for step in range(1, num_steps + 1):
+        value = value * 3 + step
+    return value
+
+
+def options(data_dir: Path, **given: Any) -> WorkerOptions:
+    defaults: dict[str, Any] = {"engine": "fake_engine:run_job", "back_off_seconds": 0.01}
+    return WorkerOptions(data_dir=data_dir, **(defaults | given))
+
+
+def use(worker: Worker, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a test's body beside a living worker, with an end to everything."""
+
+    async def body() -> None:
+        worker.start()
+        try:
+            async with asyncio.timeout(30):
+                await coroutine
+        finally:
+            await worker.stop()
+
+    asyncio.run(body())
+
+
+async def until(condition: Any, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_worker_runs_one_job_after_the_other_in_one_process(tmp_path: Path) -> None:
+    runs = [make_job(tmp_path, f"ftjob-{i}") for i in range(2)]
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        assert await worker.run(runs[0]) is None
+        pid = worker.status()["pid"]
+        assert await worker.run(runs[1]) is None
+        assert worker.status()["pid"] == pid
+
+    use(worker, body())
+    assert [outcome(run) for run in runs] == ["succeeded", "succeeded"]
+    assert worker.status()["state"] == "stopped"
+
+
+def test_killed_worker_is_seen_within_a_second_and_the_resumed_job_ends_the_same(
+    tmp_path: Path,
+) -> None:
+    run = make_job(tmp_path, steps=5, do={"3": "kill"})
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        started = time.monotonic()
+        death = await worker.run(run)
+        assert death and "SIGKILL" in death.cause
+        assert time.monotonic() - started < 3
+        assert await worker.run(run) is None
+
+    use(worker, body())
+    assert outcome(run) == "succeeded" and weight(run) == undisturbed_weight(5)
+    assert [event.step for event in read_events(run) if event.type == "metrics"] == [1, 2, 3, 4, 5]
+
+
+def test_event_torn_by_the_crash_is_replaced_and_numbers_go_on(tmp_path: Path) -> None:
+    run = make_job(tmp_path, steps=4, do={"2": "torn"})
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        assert await worker.run(run) is not None
+        assert await worker.run(run) is None
+
+    use(worker, body())
+    seqs = [event.seq for event in read_events(run)]
+    assert seqs == list(range(1, len(seqs) + 1)) and outcome(run) == "succeeded"
+
+
+def test_hung_run_is_ended_with_its_stacks_in_the_log(tmp_path: Path) -> None:
+    run = make_job(tmp_path, do={"2": "hang"})
+    worker = Worker(options(tmp_path, hang_seconds=2.0))
+
+    async def body() -> None:
+        death = await worker.run(run)
+        assert death and "no progress" in death.cause
+        assert await worker.run(run) is None
+
+    use(worker, body())
+    assert outcome(run) == "succeeded"
+    assert "fake_engine.py" in (Path(run.job_dir) / "worker.log").read_text()
+
+
+def test_planned_long_step_is_no_hang(tmp_path: Path) -> None:
+    run = make_job(tmp_path, steps=1, step_seconds=1.5)
+    worker = Worker(options(tmp_path, hang_seconds=0.5))
+
+    async def body() -> None:
+        assert await worker.run(run, step_seconds=10) is None
+
+    use(worker, body())
+
+
+def test_failure_is_a_durable_result_and_the_next_job_gets_a_fresh_process(tmp_path: Path) -> None:
+    bad, good = make_job(tmp_path, do={"2": "bad rows"}), make_job(tmp_path, "ftjob-2")
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        assert await worker.run(bad) is None
+        pid = worker.status()["pid"]
+        await until(lambda: worker.status()["pid"] not in (pid, None))
+        assert await worker.run(good) is None
+
+    use(worker, body())
+    event = read_events(bad)[-1]
+    assert event.data == {
+        "outcome": "failed",
+        "error": {"type": "ValueError", "message": "bad rows"},
+    }
+    assert "Traceback" in (Path(bad.job_dir) / "worker.log").read_text()
+    assert outcome(good) == "succeeded" and worker.status()["last_death"] is None
+
+
+def test_lost_device_is_a_death_not_a_failure_of_the_job(tmp_path: Path) -> None:
+    run = make_job(tmp_path, steps=4, do={"2": "device_lost"})
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        death = await worker.run(run)
+        assert death and "device failed" in death.cause
+        assert all(event.type != "result" for event in read_events(run))
+        assert await worker.run(run) is None
+
+    use(worker, body())
+    assert outcome(run) == "succeeded"
+
+
+@pytest.mark.parametrize(("reason", "ends"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_stop_ends_the_job_at_a_step_boundary(tmp_path: Path, reason: Any, ends: str) -> None:
+    run = make_job(tmp_path, steps=10_000)
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        running = asyncio.create_task(worker.run(run))
+        await until(lambda: any(event.type == "commit" for event in read_events(run)))
+        worker.stop_job("ftjob-other", "cancel")
+        worker.stop_job(run.job_id, reason)
+        assert await running is None
+
+    use(worker, body())
+    assert outcome(run) == ends
+    last = [event.step for event in read_events(run) if event.type == "metrics"][-1]
+    assert weight(run) == undisturbed_weight(last or 0)
+
+
+def test_drain_finishes_the_step_and_commits(tmp_path: Path) -> None:
+    run = make_job(tmp_path, steps=10_000)
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        running = asyncio.create_task(worker.run(run))
+        await until(lambda: any(event.type == "commit" for event in read_events(run)))
+        await worker.stop()
+        assert await running is None
+
+    use(worker, body())
+    assert outcome(run) == "interrupted"
+    assert is_free(tmp_path / "worker.lock")
+
+
+def test_process_that_cannot_start_is_tried_again_with_growing_pauses(tmp_path: Path) -> None:
+    worker = Worker(options(tmp_path, engine="no_such_module:run_job", back_off_seconds=0.05))
+
+    async def body() -> None:
+        await until(lambda: worker.status()["restarts"] >= 3)
+
+    use(worker, body())
+    assert worker.status()["last_death"] == "exit status 1"
+    assert "no_such_module" in (tmp_path / "worker.log").read_text()
+
+
+def orphan(data_dir: Path, engine: str = "fake_engine:run_job") -> subprocess.Popen[bytes]:
+    """A worker whose API has just died: the other end of its socket is closed."""
+    api, theirs = channel_pair()
+    command = [sys.executable, "-m", "headrace.service.engine_process"]
+    command += ["--data-dir", str(data_dir), "--engine", engine, "--fd", str(theirs.fileno())]
+    with theirs:
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=child_environment({}), start_new_session=True
+        )
+    api.close()
+    return process
+
+
+def test_worker_ends_when_its_api_is_gone(tmp_path: Path) -> None:
+    assert orphan(tmp_path).wait(10) == 0
+
+
+def test_new_supervisor_ends_an_old_worker_that_does_not_finish(tmp_path: Path) -> None:
+    hanging = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(tmp_path), "headrace.service.engine_process"],
+        env=child_environment({}),
+        stdout=subprocess.PIPE,
+    )
+    assert hanging.stdout and hanging.stdout.readline() == b"held\n"
+    worker = Worker(options(tmp_path, old_worker_seconds=0.3))
+
+    async def body() -> None:
+        started = time.monotonic()
+        await worker.ready()
+        assert time.monotonic() - started >= 0.3
+
+    try:
+        use(worker, body())
+        assert hanging.wait(5) == -signal.SIGKILL
+    finally:
+        hanging.kill()
+        hanging.stdout.close()
+
+
+HOLD_LOCK = """
+import sys, time, pathlib
+from headrace.service.lockfile import LockFile
+lock = LockFile(pathlib.Path(sys.argv[1]) / "worker.lock")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_second_sigterm_ends_the_process_at_once(tmp_path: Path) -> None:
+    run = make_job(tmp_path, steps=1, step_seconds=30)
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        running = asyncio.create_task(worker.run(run))
+        await until(lambda: read_events(run))
+        pid = worker.status()["pid"]
+        os.kill(pid, signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        os.kill(pid, signal.SIGTERM)
+        death = await running
+        assert death and death.status == 128 + signal.SIGTERM
+
+    use(worker, body())
+
+
+def test_lock_names_its_holder_and_falls_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with LockFile(path):
+        assert not is_free(path)
+        with pytest.raises(LockHeld, match=str(os.getpid())):
+            LockFile(path)
+    assert is_free(path)
+    LockFile(path).close()
+
+
+def test_causes_of_death_are_told_apart() -> None:
+    assert "out of memory" in describe_end(-signal.SIGKILL, 1)
+    assert describe_end(-signal.SIGKILL, 0) == "signal SIGKILL"
+    assert describe_end(-signal.SIGSEGV, 1) == "signal SIGSEGV"
+    assert describe_end(EXIT_RENEW, 0) == f"exit status {EXIT_RENEW}"
