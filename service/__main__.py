@@ -1,0 +1,30 @@
+"""The command line: `headrace`, or `python -m headrace.service`."""
+
+import sys
+
+from .cli.output import CliError, Exit, report_error
+from .client import DaemonError, Refused, Unreachable
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command. Ends with SystemExit and one of the codes of `cli.output.Exit`."""
+    from .cli import app
+
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=arguments, prog_name="headrace")
+    except Refused as error:
+        report_error(str(error), code=Exit.REFUSED, as_json=as_json, details=error.error)
+        sys.exit(Exit.REFUSED)
+    except (CliError, DaemonError) as error:
+        code = error.code if isinstance(error, CliError) else _daemon_code(error)
+        report_error(str(error), code=code, as_json=as_json)
+        sys.exit(code)
+
+
+def _daemon_code(error: DaemonError) -> Exit:
+    return Exit.UNREACHABLE if isinstance(error, Unreachable) else Exit.FAILED
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The commands of `headrace`. Only the command that needs torch imports it, when it runs."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from . import bench, checks, data, jobs, serve
+
+app = typer.Typer(
+    name="headrace",
+    help="Fine-tune models larger than the memory of the box, streamed layer by layer from NVMe.",
+    epilog="Exit codes: 0 good, 1 failed, 2 wrong usage, 3 no daemon answers, 4 refused, "
+    "5 cancelled or paused, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Look at training rows.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure this box.", no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Fine-tune models larger than the memory of the box, streamed layer by layer from NVMe."""
+
+
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Train": (serve.serve, serve.train),
+    "Jobs of a running daemon": (
+        jobs.submit, jobs.watch, jobs.jobs, jobs.status, jobs.cancel, jobs.pause, jobs.resume,
+        jobs.export,
+    ),
+    "Look": (checks.doctor, checks.fsck),
+}  # fmt: skip
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(data_app, name="data", rich_help_panel="Look")
+app.add_typer(bench_app, name="bench", rich_help_panel="Look")
+data_app.command("check")(data.check)
+bench_app.command("step")(bench.step)

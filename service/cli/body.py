@@ -1,0 +1,74 @@
+"""A create body from a JSON file and the options of the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..client import Client
+from .output import CliError
+
+FILE_FIELDS = ("training_file", "validation_file")
+
+
+def job_body(job_file: Path | None, given: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """The create body: `job_file`'s fields, overridden by what is given on the command line.
+
+    `settings` are NAME=VALUE hyperparameters. CliError when `model` or `training_file` is missing.
+    """
+    body = read_job_file(job_file) if job_file else {}
+    body |= {name: value for name, value in given.items() if value is not None}
+    if settings:
+        method = body.setdefault("method", {"type": "supervised"})
+        supervised = method.setdefault("supervised", {})
+        supervised.setdefault("hyperparameters", {}).update(map(parse_setting, settings))
+    for name, option in (("model", "--model"), ("training_file", "--train")):
+        if not body.get(name):
+            raise CliError(f"the job names no {name}; give {option}, or a job file that has it")
+    return body
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; CliError with the reason when there is none."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CliError(f"{path} is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise CliError(f"{path} holds a {type(body).__name__}; wanted an object, a create body")
+    return body
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """'learning_rate=1e-4' -> ('learning_rate', 0.0001); what is not JSON is taken as text."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise CliError(f"--set wants NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def with_uploads(body: dict[str, Any], client: Client, *, beside: Path | None) -> dict[str, Any]:
+    """The body with local files uploaded and replaced by their ids.
+
+    A name is a local file when it does not look like an id; it is sought beside the job file first.
+    CliError when it is not there.
+    """
+    uploaded = dict(body)
+    for field in FILE_FIELDS:
+        name = body.get(field)
+        if name and not name.startswith("file-"):
+            uploaded[field] = client.upload(local_file(name, field, beside=beside))["id"]
+    return uploaded
+
+
+def local_file(name: str, field: str, *, beside: Path | None) -> Path:
+    """The file of that name, beside the job file or from the working directory."""
+    homes = [beside.parent, Path()] if beside else [Path()]
+    for home in homes:
+        if (path := home / name).is_file():
+            return path
+    raise CliError(f"{field}: {name!r} is neither the id of a file (file-…) nor a file here")

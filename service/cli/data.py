@@ -1,0 +1,73 @@
+"""Look at training rows before a job does."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Json
+from .output import CliError, Exit, console, print_json
+
+CHECK_SECONDS = 600.0
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="JSONL, one chat conversation a line.")],
+    model: Annotated[
+        Path | None, typer.Option(help="A model's directory: count tokens and labels with it.")
+    ] = None,
+    max_seq_len: Annotated[int, typer.Option(help="Longer rows are reported.")] = 2048,
+    as_json: Json = False,
+) -> None:
+    """Check every row; with --model also its tokens and what would be trained. 1 if any is bad."""
+    if not file.is_file():
+        raise CliError(f"{file} is not a file")
+    report = check_rows_of(file) if model is None else prepare_report(file, model, max_seq_len)
+    if as_json:
+        print_json(report)
+    else:
+        for name, value in report.items():
+            console().print(f"{name}: {_shown(value)}", markup=False)
+    raise typer.Exit(Exit.FAILED if report["problems"] else Exit.OK)
+
+
+def check_rows_of(file: Path) -> dict[str, Any]:
+    """The rows without a tokenizer: how many, and what is wrong with them."""
+    from headrace.engine import check_rows
+
+    rows, problems = check_rows(file, limit_seconds=CHECK_SECONDS)
+    return {"rows": rows, "problems": [str(problem) for problem in problems]}
+
+
+def prepare_report(file: Path, model: Path, max_seq_len: int) -> dict[str, Any]:
+    """The data report that a job with this model would start from; its files are thrown away."""
+    from headrace.engine import (
+        DataProblem,
+        ModelError,
+        load_tokenizer,
+        prepare_dataset,
+        prepare_model,
+    )
+
+    with tempfile.TemporaryDirectory(prefix="headrace-data-") as directory:
+        try:
+            tokenizer = load_tokenizer(prepare_model(model, Path(directory, "model")))
+            report = prepare_dataset(
+                [file],
+                tokenizer=tokenizer,
+                out_dir=Path(directory, "rows"),
+                max_seq_len=max_seq_len,
+            )
+        except ModelError as error:
+            raise CliError(str(error), Exit.REFUSED) from error
+        except DataProblem as error:
+            return {"problems": [str(error)]}
+    return {**report.to_dict(), "problems": []}
+
+
+def _shown(value: Any) -> str:
+    """A list one item a line, everything else as it is."""
+    if isinstance(value, list) and value:
+        return "".join(f"\n  {item}" for item in value)
+    return str(value)

@@ -1,0 +1,153 @@
+"""Is this box fit for training? One check a function, each with the fix when it does not pass."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .output import human_bytes
+
+Verdict = Literal["pass", "warn", "fail"]
+CGROUP = Path("/sys/fs/cgroup")
+LOW_MEMORY_BYTES = 4 * 10**9
+LOW_SPACE_BYTES = 20 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One finding. `fix` says what to do about a warning or a failure."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values."""
+        return asdict(self)
+
+
+def examine(volumes: Sequence[str], data_dir: Path, *, device: str = "auto") -> Iterator[Check]:
+    """Every check, in order. Imports torch, and writes to the volumes to see what they can do."""
+    yield check_python()
+    yield from check_torch(device)
+    yield check_compiler(needed=device != "cpu" and _has_cuda())
+    yield check_memory()
+    yield check_data_dir(data_dir)
+    for volume in volumes:
+        yield check_volume(volume)
+
+
+def check_python() -> Check:
+    """Which interpreter runs; an unsupported one cannot install Headrace at all."""
+    found = f"{sys.version.split()[0]} at {sys.executable}"
+    return Check(name="python", verdict="pass", found=found)
+
+
+def check_torch(device: str) -> Iterator[Check]:
+    """torch is there, and the device that was asked for too."""
+    if importlib.util.find_spec("torch") is None:
+        fix = "pip install torch, the build that suits the GPU"
+        yield Check(name="torch", verdict="fail", found="not installed", fix=fix)
+        return
+    import torch
+
+    yield Check(name="torch", verdict="pass", found=torch.__version__)
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        found = f"{torch.cuda.get_device_name()}, {human_bytes(free)} of {human_bytes(total)} free"
+        yield Check(name="device", verdict="pass", found=found)
+    elif device == "cuda":
+        built = torch.version.cuda or "no"
+        found = f"no CUDA device (torch is built for CUDA: {built})"
+        fix = "install a CUDA build of torch, check nvidia-smi, or use --device cpu"
+        yield Check(name="device", verdict="fail", found=found, fix=fix)
+    else:
+        yield Check(name="device", verdict="pass", found=f"cpu, {torch.get_num_threads()} threads")
+
+
+def _has_cuda() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def check_compiler(*, needed: bool) -> Check:
+    """A C compiler and Python's headers, which Triton and torch.compile use on a GPU."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
+    found = f"{compiler or 'no C compiler'}, Python headers {'found' if headers else 'missing'}"
+    if compiler and headers:
+        return Check(name="compiler", verdict="pass", found=found)
+    if not needed:
+        return Check(name="compiler", verdict="pass", found=f"{found}; the CPU needs neither")
+    fix = "install gcc and the headers of this Python (python3-dev on Debian)"
+    return Check(name="compiler", verdict="warn", found=found, fix=fix)
+
+
+def check_memory() -> Check:
+    """Memory that is free, within the limit of the control group when there is one."""
+    import psutil
+
+    available = psutil.virtual_memory().available
+    limit = cgroup_limit_bytes()
+    found = f"{human_bytes(available)} available"
+    if limit is not None:
+        available = min(available, limit)
+        found += f", control group allows {human_bytes(limit)}"
+    if available >= LOW_MEMORY_BYTES:
+        return Check(name="memory", verdict="pass", found=found)
+    fix = "free memory, raise the limit, or keep --host-bytes and --device-bytes well below it"
+    return Check(name="memory", verdict="warn", found=found, fix=fix)
+
+
+def cgroup_limit_bytes(root: Path = CGROUP) -> int | None:
+    """The memory limit of this process's control group (v2, then v1), in bytes; None: no limit."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 2**60:  # v1 writes a huge number for "no limit"
+            return int(text)
+    return None
+
+
+def check_data_dir(data_dir: Path) -> Check:
+    """The daemon can write its data directory, and its drive has room."""
+    home = data_dir
+    while not home.exists():
+        home = home.parent
+    name = f"data {data_dir}"
+    if not os.access(home, os.W_OK):
+        fix = "chown it to the user that runs the daemon, or name another with --data-dir"
+        return Check(name=name, verdict="fail", found=f"{home} is not writable", fix=fix)
+    free = shutil.disk_usage(home).free
+    found = f"{human_bytes(free)} free"
+    if free >= LOW_SPACE_BYTES:
+        return Check(name=name, verdict="pass", found=found)
+    fix = "an export needs 2 to 4 bytes a parameter, the state 24 on its volume; make room"
+    return Check(name=name, verdict="warn", found=found, fix=fix)
+
+
+def check_volume(volume: str) -> Check:
+    """A volume takes and gives back real bytes, and by which way; buffered is a warning."""
+    from headrace.storage import StoreError, VolumeConfig, probe_volume
+
+    try:
+        status = probe_volume(VolumeConfig.parse(volume)).to_dict()
+    except (StoreError, ValueError) as error:
+        fix = "name a writable directory on a local drive with --volume"
+        return Check(name=f"volume {volume}", verdict="fail", found=str(error), fix=fix)
+    found = f"{status['backend']}: {status['why']}; {human_bytes(status['free_bytes'])} free"
+    if status["backend"] == "direct":
+        return Check(name=f"volume {volume}", verdict="pass", found=found)
+    fix = "direct I/O needs a file system such as ext4 or XFS; buffered I/O uses page cache"
+    return Check(name=f"volume {volume}", verdict="warn", found=found, fix=fix)

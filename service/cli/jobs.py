@@ -1,0 +1,200 @@
+"""The commands that talk to a running daemon about jobs."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..client import Client
+from .body import job_body, with_uploads
+from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
+from .output import CliError, Exit, console, human_bytes, print_json, print_table
+from .watch import exit_code, watch_job, watch_json
+
+
+def submit(
+    job_file: Annotated[
+        Path | None, typer.Argument(help="A create body as JSON; options override its fields.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name, as `models` lists it.")
+    ] = None,
+    train: Annotated[
+        str | None, typer.Option(help="Training rows: a JSONL file, which is uploaded, or an id.")
+    ] = None,
+    valid: Annotated[str | None, typer.Option(help="Evaluation rows, likewise.")] = None,
+    suffix: Annotated[str | None, typer.Option(help="A word for the name of the result.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
+    ] = None,
+    watch_it: Annotated[bool, typer.Option("--watch", help="Watch the job to its end.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Upload the rows and submit a fine-tuning job."""
+    given = {"model": model, "training_file": train, "validation_file": valid}
+    body = job_body(job_file, {**given, "suffix": suffix, "seed": seed}, settings or [])
+    with connect(url, token_file) as client:
+        job = client.create_job(with_uploads(body, client, beside=job_file))
+        if not watch_it:
+            _show_job(job, as_json)
+            return
+        _watch(client, job["id"], as_json)
+
+
+def watch(
+    job_id: JobId, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False
+) -> None:
+    """Show a job live until it ends: loss, tokens/s, time left, and what it waits for.
+
+    With --json: one event a line. Ctrl-C ends the watching only, never the job.
+    """
+    with connect(url, token_file) as client:
+        _watch(client, job_id, as_json)
+
+
+def _watch(client: Client, job_id: str, as_json: bool) -> None:
+    if as_json:
+        raise typer.Exit(exit_code(watch_json(client, job_id)))
+    try:
+        progress = watch_job(client, job_id)
+    except KeyboardInterrupt:
+        console().print(f"{job_id} goes on; `headrace watch {job_id}` shows it again")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    console().print(progress.outcome(), markup=False)
+    raise typer.Exit(exit_code(progress))
+
+
+def jobs(
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    with connect(url, token_file) as client:
+        found = client.jobs(limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    rows = [[job["id"], job["status"], _steps(job), job["model"], _result(job)] for job in found]
+    print_table(["job", "status", "step", "model", "result"], rows, empty="no jobs yet")
+
+
+def status(
+    job_id: Annotated[str | None, typer.Argument(help="A job; without one, the daemon.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """What the daemon, or one job, is doing now."""
+    with connect(url, token_file) as client:
+        answer = client.job(job_id) if job_id else client.status()
+    if as_json:
+        print_json(answer)
+    else:
+        print_table(["", ""], _facts(answer), empty="nothing is known")
+
+
+def cancel(
+    job_id: JobId, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False
+) -> None:
+    """End a job for good, at the next step boundary."""
+    _act(job_id, "cancel", url, token_file, as_json)
+
+
+def pause(
+    job_id: JobId, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False
+) -> None:
+    """Stop a job at the next step boundary, committed, so that `resume` goes on from there."""
+    _act(job_id, "pause", url, token_file, as_json)
+
+
+def resume(
+    job_id: JobId, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False
+) -> None:
+    """Put a paused job back in the queue."""
+    _act(job_id, "resume", url, token_file, as_json)
+
+
+def export(
+    job_id: JobId,
+    target: Annotated[Path, typer.Argument(help="The directory to make; it must not exist yet.")],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the fine-tuned model of a finished job: a Hugging Face directory."""
+    with connect(url, token_file) as client:
+        job = client.job(job_id)
+    copied = copy_export(export_dir(job), target)
+    answer = {"job": job_id, "model": job["fine_tuned_model"], "path": str(target)}
+    if as_json:
+        print_json({**answer, "bytes": copied})
+    else:
+        console().print(f"{human_bytes(copied)} in {target}", markup=False)
+
+
+def export_dir(job: dict[str, Any]) -> Path:
+    """Where the job's exported model lies on this machine; CliError when there is none."""
+    if job["status"] != "succeeded":
+        reason = f"job {job['id']} is {job['status']}; only a job that succeeded has an export"
+        raise CliError(reason, Exit.REFUSED)
+    path = (job.get("engine") or {}).get("export_dir")
+    if not path or not Path(path).is_dir():
+        reason = f"the export lies at {path} on the daemon's machine; copy it from there"
+        raise CliError(reason, Exit.REFUSED)
+    return Path(path)
+
+
+def copy_export(source: Path, target: Path) -> int:
+    """Copy a directory of model files so that `target` is whole or not there; bytes copied."""
+    if target.exists():
+        raise CliError(f"{target} exists already; name a directory that does not")
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copytree(source, part)
+        part.rename(target)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise CliError(f"cannot copy {source} to {target}: {error}", Exit.FAILED) from error
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+
+
+def _act(job_id: str, verb: str, url: str, token_file: Path | None, as_json: bool) -> None:
+    with connect(url, token_file) as client:
+        _show_job(client.act(job_id, verb), as_json)
+
+
+def _show_job(job: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+    else:
+        console().print(f"{job['id']} {job['status']}", markup=False)
+
+
+def _steps(job: dict[str, Any]) -> str:
+    engine = job.get("engine") or {}
+    total = engine.get("total_steps")
+    return f"{engine.get('step') or 0}/{total}" if total else ""
+
+
+def _result(job: dict[str, Any]) -> str:
+    return job.get("fine_tuned_model") or (job.get("error") or {}).get("message") or ""
+
+
+def _facts(answer: dict[str, Any], prefix: str = "") -> list[list[str]]:
+    """An answer as rows of dotted names and values; nothing is left out but what is empty."""
+    rows: list[list[str]] = []
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            rows += _facts(value, f"{prefix}{name}.")
+        elif value not in (None, [], ""):
+            rows.append([prefix + name, str(value)])
+    return rows

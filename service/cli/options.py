@@ -1,0 +1,47 @@
+"""Options that several commands share, and the client they stand for."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..client import Client
+from .output import CliError
+
+DEFAULT_URL = "http://127.0.0.1:8400"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Url = Annotated[str, typer.Option("--url", envvar="HEADRACE_URL", help="Where the daemon listens.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="A file with the daemon's token. Without it: HEADRACE_TOKEN, else no token.",
+    ),
+]
+JobId = Annotated[str, typer.Argument(help="The job's id, ftjob-…")]
+Volumes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volume",
+        metavar="PATH[:BYTES]",
+        help="A directory on a drive for the training state, with an optional limit; repeatable.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800MB or 2GiB.")]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def connect(url: str, token_file: Path | None) -> Client:
+    """A client of the daemon at `url`, with the token that the options or environment give."""
+    token = os.environ.get("HEADRACE_TOKEN")
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as error:
+            raise CliError(f"cannot read the token file {token_file}: {error.strerror}") from error
+    return Client(url, token=token)

@@ -1,0 +1,86 @@
+"""What the command line prints, and the exit codes it ends with."""
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+class Exit(IntEnum):
+    """The exit codes of every command."""
+
+    OK = 0
+    FAILED = 1  # the job failed, or a check did not pass
+    USAGE = 2  # the command line, or a file that it names, is wrong
+    UNREACHABLE = 3  # no daemon answers
+    REFUSED = 4  # the daemon or the engine refused, with the reason
+    UNFINISHED = 5  # the job was cancelled or paused
+    INTERRUPTED = 130  # Ctrl-C
+
+
+class CliError(Exception):
+    """Ends the command with a message for people and an exit code."""
+
+    def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def console() -> Console:
+    """Where people read: standard output, plain when it is not a terminal."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line, for programs."""
+    print(json.dumps(value, default=str), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
+    """Rows under their column names, or the sentence `empty` when there are none."""
+    if not rows:
+        console().print(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def report_error(message: str, *, code: Exit, as_json: bool, details: Any = None) -> None:
+    """The reason a command ends early, on standard error; one JSON document with `--json`."""
+    if as_json:
+        error = {"message": message, "exit_code": int(code), **(details or {})}
+        print(json.dumps({"error": error}, default=str), file=sys.stderr)
+    else:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[bold red]headrace:[/] {_escaped(message)}"
+        )
+
+
+def human_bytes(num_bytes: float) -> str:
+    """Bytes with a decimal unit, as drives are sold: 1610000000 -> '1.61 GB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(num_bytes) < 1000:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds as a clock: 75 -> '1:15', 3700 -> '1:01:40'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

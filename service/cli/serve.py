@@ -1,0 +1,105 @@
+"""The commands that train: the daemon, and one job in the foreground."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import ByteSize, Json, Volumes
+from .output import CliError, console, print_json
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file; options given here override it.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where jobs, files and the journal live.")
+]
+
+
+def serve(
+    config: Config = None,
+    data_dir: DataDir = None,
+    models_dir: Annotated[
+        list[Path] | None, typer.Option(help="A folder of models, one directory each; repeatable.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port.")] = None,
+    volume: Volumes = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device_bytes: ByteSize = None,
+    host_bytes: ByteSize = None,
+    as_json: Json = False,
+) -> None:
+    """Run the daemon: the API, its queue of jobs, and the worker that trains them.
+
+    SIGTERM finishes the step in hand, commits and exits; a second one stops at once.
+    """
+    settings = load_settings(
+        config,
+        data_dir=data_dir,
+        models_dir=models_dir or None,
+        host=host,
+        port=port,
+        volumes=volume or None,
+        device=device,
+        device_bytes=device_bytes,
+        host_bytes=host_bytes,
+    )
+    run_daemon(settings, as_json=as_json)
+
+
+def run_daemon(settings: "Settings", *, as_json: bool) -> None:
+    """Listen, say where, and serve until a signal ends the daemon."""
+    from ..app import create_app
+    from ..daemon import Daemon
+    from ..server import address, listen, run
+
+    try:
+        sock = listen(settings.host, settings.port)
+    except OSError as error:
+        reason = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+        raise CliError(f"{reason}; is a daemon running already? --port takes another") from error
+    with sock:
+        if as_json:
+            print_json({"url": address(sock), "pid": os.getpid(), "data_dir": settings.data_dir})
+        else:
+            console().print(f"headrace listens on {address(sock)}, data in {settings.data_dir}")
+        run(create_app(Daemon(settings)), sock)
+
+
+def load_settings(config: Path | None, **given: Any) -> "Settings":
+    """The settings of file, environment and options; CliError that names what is wrong."""
+    from pydantic import ValidationError
+
+    from ..settings import Settings
+
+    try:
+        return Settings.load(config, **given)
+    except ValidationError as error:
+        reasons = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise CliError(f"the settings are wrong: {'; '.join(reasons)}") from error
+    except (OSError, ValueError) as error:
+        raise CliError(f"cannot read the settings: {error}") from error
+
+
+def train(
+    job_file: Annotated[Path, typer.Argument(help="A create body as JSON.")],
+    model: Annotated[
+        Path | None, typer.Option(help="The model's directory, in place of the name in the job.")
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    volume: Volumes = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device_bytes: ByteSize = None,
+    host_bytes: ByteSize = None,
+    as_json: Json = False,
+) -> None:
+    """Train one job in the foreground, without a daemon. Run again, it goes on where it was.
+
+    The files that the job names are local paths. Ctrl-C finishes the step and commits.
+    """

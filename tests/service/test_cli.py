@@ -1,0 +1,214 @@
+"""The command line against a scripted daemon: what it sends, prints and exits with."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.service.__main__ import main
+from headrace.service.cli.output import Exit, human_bytes, human_seconds
+from scripted_daemon import ScriptedDaemon, scripted_daemon
+
+JOBS = "/v1/fine_tuning/jobs"
+JOB = {"id": "ftjob-1", "status": "queued", "model": "m", "engine": {"step": 3, "total_steps": 9}}
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDaemon]:
+    with scripted_daemon() as running:
+        monkeypatch.setenv("HEADRACE_URL", running.url)
+        yield running
+
+
+def run(*arguments: str | Path) -> int:
+    """The exit code of one command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def events(*named: tuple[str, dict[str, Any]]) -> str:
+    lines = (f"id: {i}\nevent: {n}\ndata: {json.dumps(d)}\n\n" for i, (n, d) in enumerate(named))
+    return "".join(lines)
+
+
+def test_help_imports_neither_torch_nor_transformers_nor_the_server() -> None:
+    program = (
+        "import sys\nfrom headrace.service.__main__ import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'torch', 'transformers', 'fastapi', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "train", "submit", "watch", "jobs", "status", "cancel", "pause", "resume", "export",
+     "doctor", "fsck", "data check", "bench step"],
+)  # fmt: skip
+def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*command.split(), "--help") == Exit.OK
+    assert "--json" in capsys.readouterr().out
+
+
+def test_submit_uploads_local_rows_and_sends_the_settings(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("rows.jsonl").write_text("{}\n")
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps({"model": "m", "training_file": "rows.jsonl", "seed": 1}))
+    daemon.answer("POST /v1/files", {"id": "file-9"})
+    daemon.answer(f"POST {JOBS}", JOB)
+    assert run("submit", job_file, "--seed", "7", "--set", "learning_rate=1e-4", "--json") == 0
+    hyperparameters = {"learning_rate": 1e-4}
+    assert daemon.bodies(f"POST {JOBS}") == [
+        {
+            "model": "m",
+            "training_file": "file-9",
+            "seed": 7,
+            "method": {
+                "type": "supervised",
+                "supervised": {"hyperparameters": hyperparameters},
+            },
+        }
+    ]
+    assert json.loads(capsys.readouterr().out) == JOB
+
+
+def test_submit_says_which_file_is_missing(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("submit", "--model", "m", "--train", "nowhere.jsonl") == Exit.USAGE
+    assert "nowhere.jsonl" in capsys.readouterr().err
+    assert daemon.asked == []
+
+
+def test_job_file_that_is_no_json_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "job.json"
+    bad.write_text("{")
+    assert run("submit", bad) == Exit.USAGE
+    assert f"{bad} is not JSON" in capsys.readouterr().err
+
+
+def test_no_daemon_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_URL", "http://127.0.0.1:9")
+    assert run("jobs") == Exit.UNREACHABLE
+    assert "headrace serve" in capsys.readouterr().err
+
+
+def test_refusal_is_json_on_standard_error_when_asked(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"message": "job ftjob-1 is over", "param": None, "code": "illegal_move"}
+    daemon.answer(f"POST {JOBS}/ftjob-1/cancel", {"error": error}, status=400)
+    assert run("cancel", "ftjob-1", "--json") == Exit.REFUSED
+    shown = json.loads(capsys.readouterr().err)["error"]
+    assert shown["message"] == "job ftjob-1 is over" and shown["exit_code"] == Exit.REFUSED
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
+def test_verbs_reach_their_route(daemon: ScriptedDaemon, verb: str) -> None:
+    daemon.answer(f"POST {JOBS}/ftjob-1/{verb}", JOB)
+    assert run(verb, "ftjob-1") == Exit.OK
+
+
+def test_jobs_and_status_show_the_step(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.answer(f"GET {JOBS}", {"data": [JOB], "has_more": False})
+    daemon.answer(f"GET {JOBS}/ftjob-1", JOB)
+    daemon.answer("GET /status", {"worker": {"pid": 17}})
+    assert run("jobs") == run("status", "ftjob-1") == run("status") == Exit.OK
+    shown = capsys.readouterr().out
+    assert "3/9" in shown and "engine.step" in shown and "worker.pid" in shown
+
+
+def watched(daemon: ScriptedDaemon, end: dict[str, Any]) -> None:
+    metrics = {"message": "Step 4/9", "data": {"step": 4, "train_loss": 1.5, "tokens_per_s": 80}}
+    stream = events(("snapshot", JOB), ("metrics", metrics), ("done", {**JOB, **end}))
+    daemon.answer(f"GET {JOBS}/ftjob-1/events/stream", stream)
+    daemon.answer(f"GET {JOBS}/ftjob-1", JOB, {**JOB, **end})
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "sentence"),
+    [
+        ({"status": "succeeded", "fine_tuned_model": "ft:m"}, Exit.OK, "succeeded: ft:m"),
+        ({"status": "failed", "error": {"message": "disk full"}}, Exit.FAILED, "disk full"),
+        ({"status": "cancelled"}, Exit.UNFINISHED, "cancelled"),
+    ],
+)
+def test_watch_shows_steps_and_exits_with_the_outcome(
+    daemon: ScriptedDaemon,
+    capsys: pytest.CaptureFixture[str],
+    end: dict[str, Any],
+    code: Exit,
+    sentence: str,
+) -> None:
+    watched(daemon, end)
+    assert run("watch", "ftjob-1") == code
+    shown = capsys.readouterr().out
+    assert "step 4/9" in shown and "loss 1.5000" in shown and sentence in shown
+
+
+def test_watch_as_json_prints_one_event_a_line(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched(daemon, {"status": "succeeded"})
+    assert run("watch", "ftjob-1", "--json") == Exit.OK
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == ["snapshot", "metrics", "done"]
+
+
+def finished(daemon: ScriptedDaemon, export_dir: Path) -> None:
+    job = {**JOB, "status": "succeeded", "fine_tuned_model": "ft:m"}
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**job, "engine": {"export_dir": str(export_dir)}})
+
+
+def test_export_copies_the_model_whole(daemon: ScriptedDaemon, tmp_path: Path) -> None:
+    made = tmp_path / "export"
+    made.mkdir()
+    made.joinpath("config.json").write_text("{}")
+    finished(daemon, made)
+    assert run("export", "ftjob-1", tmp_path / "copy") == Exit.OK
+    assert tmp_path.joinpath("copy", "config.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "export"]
+
+
+def test_export_never_overwrites(daemon: ScriptedDaemon, tmp_path: Path) -> None:
+    made = tmp_path / "export"
+    made.mkdir()
+    finished(daemon, made)
+    assert run("export", "ftjob-1", tmp_path) == Exit.USAGE
+
+
+def test_export_of_a_running_job_is_refused(daemon: ScriptedDaemon, tmp_path: Path) -> None:
+    daemon.answer(f"GET {JOBS}/ftjob-1", JOB)
+    assert run("export", "ftjob-1", tmp_path / "copy") == Exit.REFUSED
+
+
+def test_wrong_setting_names_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "headrace.toml"
+    config.write_text("prot = 8400\n")
+    assert run("serve", "--config", config) == Exit.USAGE
+    assert "prot" in capsys.readouterr().err
+
+
+def test_sizes_and_times_read_well() -> None:
+    assert [human_bytes(n) for n in (999, 1_610_000_000)] == ["999 B", "1.61 GB"]
+    assert [human_seconds(s) for s in (75, 3700)] == ["1:15", "1:01:40"]
