@@ -11,7 +11,7 @@ from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import LinkReport, RunEvent, RunResult, StepReport
 
 if TYPE_CHECKING:
-    from .bench import bench_step
+    from .bench import SHAPES, bench_step, shape_spec
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from .weights import export_store
 
 _HOMES = {
+    "SHAPES": "bench",
     "bench_step": "bench",
+    "shape_spec": "bench",
     "TokenDataset": "data",
     "num_steps": "data",
     "DemoData": "demo_data",
@@ -59,6 +61,7 @@ __all__ = [
     "Plan",
     "RecordLayout",
     "RunEvent",
+    "SHAPES",
     "RunResult",
     "StepReport",
     "TokenDataset",
@@ -75,6 +78,7 @@ __all__ = [
     "prepare_model",
     "read_model_spec",
     "run_job",
+    "shape_spec",
     "source_dtype",
     "write_demo_data",
 ]

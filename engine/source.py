@@ -25,7 +25,7 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any], int], ModelSpec]] = {"llama": l
 _DTYPE_NAMES: dict[str, SourceDtype] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 2**26) -> ModelSpec:
+def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 0) -> ModelSpec:
     """The model in a directory (or .gguf file), checked against the headers of its files.
 
     Tables are cut into row pieces of at most `max_record_elements` elements, or of the largest
@@ -43,7 +43,7 @@ def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 2**26) 
     return spec
 
 
-def spec_from_config(config: Mapping[str, Any], max_record_elements: int = 2**26) -> ModelSpec:
+def spec_from_config(config: Mapping[str, Any], max_record_elements: int = 0) -> ModelSpec:
     """The layout that a config.json describes; UnknownFamily or ModelError."""
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:

@@ -1,0 +1,51 @@
+"""The loop's state in a commit: what is needed to go on exactly where the commit was made."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from headrace.storage import TensorStore
+
+from .config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """Where the loop stands after `step` steps. The data cursor is the step itself.
+
+    `updates` counts steps that changed the weights (skipped ones do not), `last_norm` is the
+    gradient norm that clip mode `lagged` uses next.
+    """
+
+    step: int = 0
+    updates: int = 0
+    skipped_in_row: int = 0
+    trained_tokens: int = 0
+    last_norm: float | None = None
+    last_loss: float | None = None
+    last_eval_loss: float | None = None
+
+    def to_metadata(self, config: TrainConfig) -> dict[str, Any]:
+        """What a commit carries: the loop's state and the numerics key it belongs to."""
+        return {"loop": asdict(self), "numerics_key": config.numerics_key}
+
+    @classmethod
+    def of(cls, store: TensorStore, config: TrainConfig) -> Self:
+        """The state in the store's last commit.
+
+        ValueError when it was made under another numerics key: going on would not give the
+        weights that either setting promises.
+        """
+        saved = store.metadata["numerics_key"]
+        wanted = config.numerics_key
+        changed = [
+            f"{name} was {saved.get(name)!r}, now {value!r}"
+            for name, value in wanted.items()
+            if saved.get(name) != value
+        ]
+        if changed:
+            raise ValueError(
+                "the saved state cannot be resumed with other settings: "
+                + "; ".join(changed)
+                + ". Start a new job, or give the settings it was started with."
+            )
+        return cls(**store.metadata["loop"])

@@ -1,0 +1,188 @@
+"""One run from a configuration to an export: create or resume the store, train, evaluate, export."""
+
+from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
+
+from .checkpoint import LoopState
+from .config import TrainConfig
+from .data import TokenDataset
+from .model import ModelSpec
+from .plan import MIB, Box, Plan, make_plan
+from .report import Emit, Outcome, Poll, RunEvent, RunResult, StopReason
+from .source import read_model_spec
+from .state import state_record
+from .trainer import Trainer
+from .weights import export_store, import_state
+from .workspace import Workspace
+
+_OUTCOMES: dict[StopReason, Outcome] = {
+    "cancel": "cancelled",
+    "pause": "paused",
+    "shutdown": "interrupted",
+}
+
+
+def run_job(
+    config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll
+) -> RunResult:
+    """Train `config` to the end, or until `poll` asks to stop, and export the result.
+
+    The store `name` on the configured volumes is created, or resumed from its last commit.
+    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. Raises CannotFit,
+    ModelError, NotFinite, ValueError (settings changed since the commit) and StoreError.
+    """
+    model_dir = Path(config.model)
+    spec = read_model_spec(model_dir)
+    volumes = [VolumeConfig.parse(text) for text in config.volumes]
+    data = TokenDataset.open(Path(config.dataset))
+    eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None
+    plan = plan_run(spec, config, data, eval_data, resumes=has_commit(volumes, name))
+    emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(deterministic(config))
+        store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
+        work = stack.enter_context(Workspace(spec, config, plan, store))
+
+        def save(target: Path) -> None:
+            export_store(
+                store,
+                spec,
+                work.ring[0].host,
+                model_dir=model_dir,
+                assets_dir=Path(config.assets) if config.assets else model_dir,
+                target_dir=target,
+                dtype=config.export_dtype,
+            )
+
+        trainer = Trainer(
+            work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
+        )
+        return _train_and_export(trainer, poll)
+
+
+def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
+    state = trainer.state
+    if state.step == 0:
+        trainer.evaluate()
+    elif state.step < trainer.total_steps:
+        message = f"going on after step {state.step}, the last one that was committed"
+        trainer.emit(RunEvent(type="message", message=message, step=state.step))
+    trainer.emit(RunEvent(type="phase", message="training", step=state.step))
+    reason = trainer.run(poll)
+    if reason is not None:
+        return _finish(trainer, _OUTCOMES[reason], None)
+    trainer.evaluate()
+    trainer.emit(RunEvent(type="phase", message="exporting", step=trainer.state.step))
+    export_dir = trainer.run_dir / "export"
+    if not export_dir.exists():
+        trainer.save(export_dir)
+    trainer.emit(
+        RunEvent(
+            type="export",
+            message=f"the fine-tuned model is in {export_dir}",
+            step=trainer.state.step,
+            data={"path": str(export_dir)},
+            durable=True,
+        )
+    )
+    return _finish(trainer, "succeeded", export_dir)
+
+
+def _finish(trainer: Trainer, outcome: Outcome, export_dir: Path | None) -> RunResult:
+    state = trainer.state
+    return RunResult(
+        outcome=outcome,
+        step=state.step,
+        total_steps=trainer.total_steps,
+        trained_tokens=state.trained_tokens,
+        final_loss=state.last_loss,
+        final_eval_loss=state.last_eval_loss,
+        export_dir=None if export_dir is None else str(export_dir),
+    )
+
+
+def plan_run(
+    spec: ModelSpec,
+    config: TrainConfig,
+    data: TokenDataset,
+    eval_data: TokenDataset | None,
+    *,
+    resumes: bool,
+) -> Plan:
+    """The plan for these data on this machine; a store that exists already has its space."""
+    longest = max(data.longest, eval_data.longest if eval_data else 0)
+    box = Box.detect(device=config.device, volumes=config.volumes)
+    if resumes:
+        box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
+    return make_plan(spec, config, longest_row_tokens=longest, box=box)
+
+
+def describe(plan: Plan) -> str:
+    """A plan in a sentence."""
+    home = "NVMe" if "nvme" in plan.tiers else "host memory"
+    return (
+        f"state in {home}, {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"{len(plan.keep_layers)} layers without recompute; device "
+        f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
+        f"volumes {plan.volume_bytes / MIB:.0f} MiB"
+    )
+
+
+def has_commit(volumes: list[VolumeConfig], name: str) -> bool:
+    """Whether the store exists with a commit; one that never got that far is removed."""
+    if not TensorStore.exists(volumes, name=name):
+        return False
+    try:
+        TensorStore.open(volumes, name=name, read_only=True).close()
+    except NotCommitted:
+        TensorStore.remove(volumes, name=name)
+        return False
+    return True
+
+
+def open_or_import(
+    spec: ModelSpec,
+    config: TrainConfig,
+    plan: Plan,
+    volumes: list[VolumeConfig],
+    name: str,
+    emit: Emit,
+) -> TensorStore:
+    """The run's store: resumed, or created and filled from the model's files and committed."""
+    if TensorStore.exists(volumes, name=name):
+        return TensorStore.open(volumes, name=name)
+    emit(RunEvent(type="phase", message="importing the model"))
+    store = TensorStore.create(
+        volumes,
+        [state_record(layout) for layout in spec.records],
+        name=name,
+        description={"family": spec.family, "config": dict(spec.config)},
+    )
+    try:
+        with HostArena(plan.slot_bytes) as arena:
+            store.begin(0)
+            import_state(Path(config.model), spec, store, arena.carve(plan.slot_bytes), emit)
+            store.commit(LoopState().to_metadata(config))
+    except BaseException:
+        store.close()
+        TensorStore.remove(volumes, name=name)
+        raise
+    return store
+
+
+@contextmanager
+def deterministic(config: TrainConfig) -> Iterator[None]:
+    """Ask torch for deterministic algorithms for the length of a run, where the job wants them."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(config.deterministic)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
