@@ -1,0 +1,180 @@
+"""The oracle is checked against arithmetic written out by hand, so that it can be trusted."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.engine import TokenDataset, TrainConfig
+from headrace.engine.data import step_microbatches
+from headrace.engine.lr_schedule import rate_at
+from reference import (
+    evaluate,
+    learning_rate,
+    load_model,
+    read_checkpoint,
+    relative_differences,
+    train_reference,
+)
+from tiny import VOCAB_SIZE, make_tiny_llama
+
+ROW_LENGTHS = (9, 23, 14, 6, 17, 11, 20, 8)
+
+
+def write_dataset(path: Path, lengths: tuple[int, ...] = ROW_LENGTHS, *, prompt: int = 3) -> Path:
+    """Rows of random tokens whose first `prompt` tokens are not trained."""
+    path.mkdir()
+    generator = np.random.default_rng(5)
+    trained = [np.arange(length) >= prompt for length in lengths]
+    generator.integers(0, VOCAB_SIZE, sum(lengths), dtype=np.uint32).tofile(path / "tokens.bin")
+    np.concatenate(trained).astype(np.uint8).tofile(path / "trained.bin")
+    np.cumsum([0, *lengths]).astype(np.int64).tofile(path / "offsets.bin")
+    report = {"trained_tokens": int(sum(mask.sum() for mask in trained))}
+    (path / "report.json").write_text(json.dumps(report))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny") / "model", tied=True, seed=3, layers=2)
+
+
+@pytest.fixture(scope="module")
+def dataset_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("data") / "rows")
+
+
+def config_for(model_dir: Path, dataset_dir: Path, **changes: Any) -> TrainConfig:
+    values = {"learning_rate": 1e-3, "batch_rows": 4, "microbatch_rows": 4, "max_steps": 3}
+    return TrainConfig(model=str(model_dir), dataset=str(dataset_dir), **{**values, **changes})
+
+
+def test_first_step_is_adamw_written_out_by_hand(model_dir: Path, dataset_dir: Path) -> None:
+    config = config_for(
+        model_dir, dataset_dir, max_steps=1, max_grad_norm=0.05, weight_decay=0.1, eps=1e-3
+    )
+    before = read_checkpoint(model_dir)
+    dataset = TokenDataset.open(dataset_dir)
+    gradients, loss = gradients_row_by_row(model_dir, dataset, config)
+    norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
+
+    run = train_reference(model_dir, dataset_dir, config)
+
+    assert run.losses == pytest.approx([loss], rel=1e-6)
+    assert run.grad_norms == pytest.approx([norm], rel=1e-5)
+    assert norm > 2 * config.max_grad_norm  # clipping bites
+    expected = {}
+    for name, gradient in gradients.items():
+        clipped = gradient * config.max_grad_norm / (norm + 1e-6)
+        update = clipped / (clipped.abs() + config.eps)  # bias-corrected moments of a first step
+        decayed = before[name].double() * (1 - config.learning_rate * config.weight_decay)
+        expected[name] = decayed - config.learning_rate * update
+    assert max(relative_differences(run.state, expected).values()) < 1e-6
+
+
+def gradients_row_by_row(
+    model_dir: Path, dataset: TokenDataset, config: TrainConfig
+) -> tuple[dict[str, torch.Tensor], float]:
+    """Float64 gradients of the first step's loss and the loss, from unpadded rows one by one."""
+    model = load_model(model_dir).double()
+    (batch,) = step_microbatches(dataset, step=1, batch_rows=4, microbatch_rows=4, seed=config.seed)
+    losses, count = [], 0
+    for i in batch.row_indices:
+        ids, labels = (torch.from_numpy(values) for values in dataset.row(i))
+        chances = model(input_ids=ids[None]).logits[0].log_softmax(-1)
+        trained = [t for t in range(1, len(ids)) if labels[t] != -100]
+        losses += [-chances[t - 1, ids[t]] for t in trained]
+        count += len(trained)
+    loss = torch.stack(losses).sum() / count
+    names, params = zip(*model.named_parameters(), strict=True)
+    gradients = torch.autograd.grad(loss, params)
+    return dict(zip(names, gradients, strict=True)), float(loss.detach())
+
+
+def test_result_does_not_depend_on_the_microbatch_split(model_dir: Path, dataset_dir: Path) -> None:
+    whole = train_reference(model_dir, dataset_dir, config_for(model_dir, dataset_dir))
+    split = train_reference(
+        model_dir, dataset_dir, config_for(model_dir, dataset_dir, microbatch_rows=3)
+    )
+    assert split.losses == pytest.approx(whole.losses, rel=1e-5)
+    # Adam's division by a root near zero lifts rounding noise: compare with what the steps moved.
+    moved = relative_differences(read_checkpoint(model_dir), whole.state)
+    apart = relative_differences(split.state, whole.state)
+    assert all(apart[name] < 0.01 * moved[name] for name in moved)
+
+
+def test_moments_are_those_of_the_clipped_gradient(model_dir: Path, dataset_dir: Path) -> None:
+    config = config_for(model_dir, dataset_dir, max_steps=1, max_grad_norm=0.05)
+    run = train_reference(model_dir, dataset_dir, config)
+    norm = math.sqrt(sum(float(values.square().sum()) for values in run.exp_avg.values()))
+    assert norm == pytest.approx((1 - config.beta1) * config.max_grad_norm, rel=1e-4)
+    squares = sum(float(values.sum()) for values in run.exp_avg_sq.values())
+    assert squares == pytest.approx((1 - config.beta2) * config.max_grad_norm**2, rel=1e-4)
+
+
+def test_clip_none_leaves_the_gradient_whole(model_dir: Path, dataset_dir: Path) -> None:
+    config = config_for(model_dir, dataset_dir, max_steps=1, max_grad_norm=0.05, clip_mode="none")
+    run = train_reference(model_dir, dataset_dir, config)
+    norm = math.sqrt(sum(float(values.square().sum()) for values in run.exp_avg.values()))
+    assert norm == pytest.approx((1 - config.beta1) * run.grad_norms[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("warmup_ratio", [0.0, 0.15, 1.0])
+def test_product_and_reference_agree_on_the_rate_of_every_step(
+    schedule: Any, warmup_ratio: float
+) -> None:
+    config = TrainConfig(model="m", dataset="d", lr_schedule=schedule, warmup_ratio=warmup_ratio)
+    for total in (1, 2, 20, 33):
+        for step in range(1, total + 1):
+            wanted = learning_rate(step, total, config)
+            assert rate_at(step, total_steps=total, config=config) == pytest.approx(wanted)
+
+
+def test_evaluation_is_the_mean_over_all_trained_tokens(model_dir: Path, dataset_dir: Path) -> None:
+    model = load_model(model_dir)
+    model.model.norm.weight.data.zero_()  # every token is now equally likely
+    loss = evaluate(model, TokenDataset.open(dataset_dir), microbatch_rows=3)
+    assert loss == pytest.approx(math.log(VOCAB_SIZE), rel=1e-5)
+
+
+def test_evaluation_losses_fall_and_carry_their_step(model_dir: Path, dataset_dir: Path) -> None:
+    config = config_for(
+        model_dir, dataset_dir, max_steps=5, lr_schedule="constant", eval_every_steps=2
+    )
+    run = train_reference(model_dir, dataset_dir, config, eval_dataset_dir=dataset_dir)
+    assert list(run.eval_losses) == [0, 2, 4, 5]
+    assert run.eval_losses[5] < run.eval_losses[2] < run.eval_losses[0]
+
+
+def test_step_without_a_finite_gradient_changes_nothing(tmp_path: Path, dataset_dir: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "model", tied=False, seed=1, layers=1)
+    poisoned = load_model(model_dir)
+    poisoned.lm_head.weight.data[0, 0] = math.inf
+    poisoned.save_pretrained(model_dir)
+    run = train_reference(model_dir, dataset_dir, config_for(model_dir, dataset_dir, max_steps=1))
+    assert not math.isfinite(run.grad_norms[0])
+    before = read_checkpoint(model_dir)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in run.state.items())
+
+
+def test_settings_without_a_counterpart_are_refused(model_dir: Path, dataset_dir: Path) -> None:
+    config = config_for(model_dir, dataset_dir)
+    for changed in (
+        replace(config, clip_mode="lagged"),
+        replace(config, compute_dtype="bfloat16"),
+    ):
+        with pytest.raises(ValueError, match="the reference"):
+            train_reference(model_dir, dataset_dir, changed)
+
+
+def test_difference_of_other_tensors_is_refused() -> None:
+    ones = torch.ones(3)
+    with pytest.raises(AssertionError, match="b"):
+        relative_differences({"a": ones}, {"a": ones, "b": ones})
+    assert relative_differences({"a": 1.5 * ones}, {"a": ones}) == {"a": pytest.approx(0.5)}

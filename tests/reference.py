@@ -1,0 +1,191 @@
+"""The oracle: the same fine-tuning in plain PyTorch, with the whole model in memory.
+
+Slower and simpler than the product on purpose. Of the product it takes the batches (data.py) and
+the settings (TrainConfig) alone: model, loss, clipping and AdamW are those of transformers and
+torch, and the learning rate is written out again here.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+from transformers import LlamaForCausalLM
+
+from headrace.engine import TokenDataset, TrainConfig
+from headrace.engine.data import Microbatch, eval_microbatches, num_steps, step_microbatches
+
+NamedTensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceRun:
+    """What a run did and left behind. Tensors are fp32 on the CPU, by the checkpoint's names.
+
+    `losses` (mean per trained token of the step) and `grad_norms` (before clipping) have one entry
+    a step. `eval_losses` maps a step to the evaluation loss after it; 0 is before training.
+    """
+
+    losses: list[float]
+    grad_norms: list[float]
+    eval_losses: dict[int, float]
+    state: NamedTensors
+    exp_avg: NamedTensors
+    exp_avg_sq: NamedTensors
+
+
+def train_reference(
+    model_dir: Path,
+    dataset_dir: Path,
+    config: TrainConfig,
+    *,
+    eval_dataset_dir: Path | None = None,
+    device: str = "cpu",
+) -> ReferenceRun:
+    """Fine-tune the model in fp32 on the product's batches, by torch's AdamW.
+
+    A step whose gradient is not finite changes nothing and is no update of AdamW. ValueError for
+    settings that plain PyTorch has no counterpart of.
+    """
+    clip = _clip_norm(config)
+    model = load_model(model_dir).to(device)
+    dataset = TokenDataset.open(dataset_dir)
+    eval_dataset = TokenDataset.open(eval_dataset_dir) if eval_dataset_dir else None
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+    )
+    total = num_steps(
+        dataset.num_rows,
+        batch_rows=config.batch_rows,
+        num_epochs=config.num_epochs,
+        max_steps=config.max_steps,
+    )
+    losses, norms, eval_losses = [], [], {}
+    for step in range(total + 1):
+        if step > 0:
+            batches = step_microbatches(
+                dataset,
+                step=step,
+                batch_rows=config.batch_rows,
+                microbatch_rows=config.microbatch_rows,
+                seed=config.seed,
+            )
+            losses.append(_accumulate_gradients(model, dataset, batches))
+            norms.append(float(clip_grad_norm_(model.parameters(), clip)))
+            optimizer.param_groups[0]["lr"] = learning_rate(step, total, config)
+            if math.isfinite(norms[-1]):
+                optimizer.step()
+            optimizer.zero_grad()
+        if eval_dataset is not None and _evaluates_after(step, total, config):
+            eval_losses[step] = evaluate(model, eval_dataset)
+    names = {param: name for name, param in model.named_parameters()}
+    moments = {names[param]: values for param, values in optimizer.state.items()}
+    return ReferenceRun(
+        losses=losses,
+        grad_norms=norms,
+        eval_losses=eval_losses,
+        state=_on_cpu(dict(model.named_parameters())),
+        exp_avg=_on_cpu({name: values["exp_avg"] for name, values in moments.items()}),
+        exp_avg_sq=_on_cpu({name: values["exp_avg_sq"] for name, values in moments.items()}),
+    )
+
+
+def load_model(model_dir: Path) -> LlamaForCausalLM:
+    """The model in fp32, without dropout, read by transformers: a GGUF file or safetensors."""
+    gguf = sorted(Path(model_dir).glob("*.gguf"))
+    source = {"gguf_file": gguf[0].name} if gguf else {}
+    model = LlamaForCausalLM.from_pretrained(
+        model_dir, dtype=torch.float32, attn_implementation="sdpa", **source
+    )
+    return model.eval()
+
+
+def learning_rate(step: int, total: int, config: TrainConfig) -> float:
+    """Rate of step `step` (from 1) of `total`: linear warm-up, then the schedule down towards 0."""
+    warmup = math.ceil(config.warmup_ratio * total)
+    if step <= warmup:
+        return config.learning_rate * step / warmup
+    progress = (step - 1 - warmup) / max(1, total - warmup)
+    if config.lr_schedule == "linear":
+        return config.learning_rate * (1 - progress)
+    if config.lr_schedule == "cosine":
+        return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+    return config.learning_rate
+
+
+@torch.no_grad()
+def evaluate(model: LlamaForCausalLM, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
+    """Mean loss per trained token over the whole data set, on the model's device."""
+    loss, count = 0.0, 0
+    for batch in eval_microbatches(dataset, microbatch_rows=microbatch_rows):
+        loss += float(_loss_sum(model, dataset, batch))
+        count += batch.num_trained
+    return loss / count
+
+
+def relative_differences(
+    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """‖actual - expected‖ / ‖expected‖ for each tensor; AssertionError when the names differ."""
+    assert set(actual) == set(expected), set(actual) ^ set(expected)
+    return {
+        name: float((actual[name].double() - wanted.double()).norm() / wanted.double().norm())
+        for name, wanted in expected.items()
+    }
+
+
+def read_checkpoint(model_dir: Path) -> NamedTensors:
+    """All tensors of a Hugging Face directory as fp32, by name."""
+    tensors: NamedTensors = {}
+    for shard in sorted(Path(model_dir).glob("*.safetensors")):
+        tensors |= load_file(shard)
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _clip_norm(config: TrainConfig) -> float:
+    """The norm to clip at; infinity when nothing is clipped."""
+    if config.clip_mode not in ("exact", "none"):
+        raise ValueError(f"the reference clips exactly or not at all, not {config.clip_mode!r}")
+    if config.compute_dtype != "float32":
+        raise ValueError(f"the reference computes in float32, not {config.compute_dtype}")
+    return config.max_grad_norm if config.clip_mode == "exact" else math.inf
+
+
+def _evaluates_after(step: int, total: int, config: TrainConfig) -> bool:
+    every = config.eval_every_steps
+    return step in (0, total) or bool(every and step % every == 0)
+
+
+def _accumulate_gradients(
+    model: LlamaForCausalLM, dataset: TokenDataset, batches: list[Microbatch]
+) -> float:
+    """Gradients of the mean loss over the trained tokens of the whole step; returns that loss."""
+    count = sum(batch.num_trained for batch in batches)
+    total = 0.0
+    for batch in batches:
+        loss = _loss_sum(model, dataset, batch) / count
+        torch.autograd.backward(loss)
+        total += float(loss.detach())
+    return total
+
+
+def _loss_sum(model: LlamaForCausalLM, dataset: TokenDataset, batch: Microbatch) -> Tensor:
+    """Cross entropy of a microbatch, summed over the labelled tokens that are predicted."""
+    ids, labels = batch.ids.to(model.device), batch.labels.to(model.device)
+    lengths = torch.from_numpy(dataset.lengths[list(batch.row_indices)])
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(model.device)
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> NamedTensors:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
