@@ -9,9 +9,9 @@ fails a check is refused with the reason.
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from os.path import commonprefix
 from typing import Any, Protocol
 from unicodedata import normalize
@@ -30,6 +30,7 @@ class ChatTokenizer(Protocol):
     chat_template: Any
     bos_token_id: int | None
     all_special_ids: list[int]
+    all_special_tokens: list[str]
     added_tokens_decoder: dict[int, Any]
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
@@ -160,8 +161,8 @@ def _turn_by_prefix(
     for part in (before, upto):
         _check_prefix(part, rendered.text, i)
     # Offsets of white space may be trimmed to nothing at its end, so compare ends with the start.
-    start = sum(1 for _ in takewhile(lambda span: span[1] <= len(before), rendered.offsets))
-    stop = sum(1 for _ in takewhile(lambda span: span[0] < len(upto), rendered.offsets))
+    start = bisect_right(rendered.offsets, len(before), key=lambda span: span[1])
+    stop = bisect_left(rendered.offsets, len(upto), key=lambda span: span[0])
     message = conversation.messages[i]
     return _Turn(message=message, start=start, stop=stop, begins=len(before))
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import orjson
 
+MAX_LINE_BYTES = 64 * 2**20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
 ROW_KEYS = {"messages", "tools", "parallel_tool_calls"}
@@ -22,15 +24,8 @@ OTHER_FORMATS = (  # keys that betray a format, and its name
     ({"instruction", "output"}, "alpaca"),
     ({"text"}, "plain text"),
 )
-JSON_NAMES = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-}
+JSON_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
+JSON_NAMES |= {list: "a list", dict: "an object", type(None): "null"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +94,11 @@ def parse_row(line: bytes) -> Conversation | RowProblem:
 
 
 def _object(line: bytes) -> dict[str, Any]:
+    if len(line) > MAX_LINE_BYTES:
+        limit = f"longer than {MAX_LINE_BYTES // 2**20} MiB"
+        raise _Unusable("line_too_long", f"the line is {limit}; split the row")
     try:
-        row = orjson.loads(line)
+        row = orjson.loads(line.removeprefix(BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:
         hint = ""
         if line.lstrip().startswith(b"["):

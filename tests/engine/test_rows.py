@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.rows import Conversation, RowProblem, parse_row
+from headrace.engine.rows import MAX_LINE_BYTES, Conversation, RowProblem, parse_row
 
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
@@ -57,6 +57,16 @@ def test_arguments_of_tool_calls_become_objects(arguments: Any) -> None:
     made = conversation(USER, call(arguments)).messages[1].to_dict()
     assert made["tool_calls"][0]["function"]["arguments"] == {"gate": 3}
     assert made["content"] is None
+
+
+def test_a_byte_order_mark_is_no_part_of_the_row() -> None:
+    line = b"\xef\xbb\xbf" + json.dumps({"messages": [USER, ANSWER]}).encode()
+    assert parse_row(line) == conversation(USER, ANSWER)
+
+
+def test_an_endless_line_is_refused_before_it_is_parsed() -> None:
+    problem = parse_row(b" " * (MAX_LINE_BYTES + 1))
+    assert isinstance(problem, RowProblem) and problem.code == "line_too_long"
 
 
 def test_keys_beyond_the_format_are_named() -> None:

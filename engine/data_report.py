@@ -1,0 +1,144 @@
+"""What became of every row of a data set: counts, places, lengths, and a preview of the labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
+MAX_PLACES = 20
+MAX_EXAMPLES = 3
+ADVICE = {
+    "overlong": (
+        "shorten them, raise max_seq_len, or set overlong to drop, truncate_left or truncate_right"
+    ),
+    "template_error": "reword them so that the model's template accepts them",
+    "template_rewrites_history": "split conversations, or set weight 0 on all turns but the last",
+}
+
+
+class DataProblem(ValueError):
+    """A data set that cannot be trained on, told to the person who brought it.
+
+    `report` is what was found, as far as the rows were read.
+    """
+
+    def __init__(self, message: str, report: "DataReport | None" = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Place:
+    """A line of a file, counted from 1."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often something was found, where it was first, and the first few explanations."""
+
+    count: int = 0
+    places: list[Place] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, place: Place, example: str) -> None:
+        """Count one finding."""
+        self.count += 1
+        if len(self.places) < MAX_PLACES:
+            self.places.append(place)
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{place}: {example}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport:
+    """The account of a data set. `rows` = `kept` + bad rows + rows dropped by the policy.
+
+    `problems` are rows that cannot be used, by reason; one of them refuses the data set.
+    `notes` are findings on the others: `duplicate`, `overlong_dropped`, `overlong_truncated`,
+    `answer_cut` (a truncated row lost trained tokens), `control_token_text`, `ignored_keys`.
+    `tokens` and `trained_tokens` count kept rows after truncation; `histogram` maps a number of
+    tokens to the rows of at most that length (and more than the entry before), before it.
+    `overlong_rows` are the first over-long rows with their tokens. `preview` shows two rows as
+    pieces of text with the flag `trained`. `files` name bytes and SHA-256 of what was read.
+    """
+
+    files: tuple[Mapping[str, Any], ...]
+    rows: int
+    kept: int
+    blank_lines: int
+    problems: Mapping[str, Tally]
+    notes: Mapping[str, Tally]
+    tokens: int
+    trained_tokens: int
+    longest: int
+    max_seq_len: int
+    overlong: Overlong
+    histogram: Mapping[str, int]
+    overlong_rows: tuple[tuple[Place, int], ...]
+    preview: tuple[Sequence[Mapping[str, Any]], ...]
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that cannot be used."""
+        return sum(tally.count for tally in self.problems.values())
+
+    @property
+    def duplicates(self) -> int:
+        """Kept rows whose tokens and labels equal those of an earlier row."""
+        return self.notes["duplicate"].count if "duplicate" in self.notes else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values, with the number of duplicates and of bad rows."""
+        return {**asdict(self), "duplicates": self.duplicates, "bad_rows": self.bad_rows}
+
+    def check(self) -> None:
+        """DataProblem, with places and ways out, unless every row counts and some token trains."""
+        names = ", ".join(entry["name"] for entry in self.files)
+        if not self.rows:
+            raise DataProblem(f"{names}: no rows; wanted one JSON object a line", self)
+        if self.problems:
+            raise DataProblem(f"{names}: {_bad_rows(self)}", self)
+        if not self.trained_tokens:
+            raise DataProblem(
+                f"{names}: no trained token is left of {self.rows} rows ({_counts(self.notes)}); "
+                f"raise max_seq_len, now {self.max_seq_len} tokens",
+                self,
+            )
+
+
+def _bad_rows(report: DataReport) -> str:
+    lines = [
+        f"{report.bad_rows} of {report.rows} rows cannot be used, and none is left out in silence: "
+        f"{_counts(report.problems)}. Correct or remove them."
+    ]
+    for code, tally in sorted(report.problems.items(), key=lambda item: -item[1].count):
+        lines += [f"  {example}" for example in tally.examples]
+        more = ", ".join(str(place.line) for place in tally.places[len(tally.examples) :])
+        if more:
+            lines.append(
+                f"  {code} also on lines {more}{', …' if tally.count > MAX_PLACES else ''}"
+            )
+        if code in ADVICE:
+            lines.append(f"  {code}: {ADVICE[code]}")
+    return "\n".join(lines)
+
+
+def _counts(tallies: Mapping[str, Tally]) -> str:
+    return ", ".join(f"{tally.count} x {code}" for code, tally in sorted(tallies.items()))
+
+
+def length_histogram(lengths: Sequence[int]) -> dict[str, int]:
+    """Rows by length, in classes that double: {"32": rows of 1 to 32 tokens, "64": 33 to 64 …}."""
+    counts: dict[str, int] = {}
+    upper = np.maximum(32, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
+    for top, rows in zip(*np.unique(upper, return_counts=True), strict=True):
+        counts[str(top)] = int(rows)
+    return counts

@@ -1,0 +1,81 @@
+"""The files of a prepared data set, written row by row and put in place whole or not at all.
+
+A data set is a folder: `tokens.bin` (uint32, all rows after each other), `trained.bin` (uint8, 1
+where the token is labelled), `offsets.bin` (int64, the first token of each row, then the number of
+all), and `report.json`.
+"""
+
+import json
+import os
+import shutil
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+TOKENS, TRAINED, OFFSETS, REPORT = "tokens.bin", "trained.bin", "offsets.bin", "report.json"
+
+
+class TokenWriter:
+    """Appends rows to the files of a data set; memory grows by eight bytes a row."""
+
+    def __init__(self, tokens: BinaryIO, trained: BinaryIO) -> None:
+        self._tokens = tokens
+        self._trained = trained
+        self.offsets = array("q", [0])
+        self.report: Mapping[str, Any] | None = None
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Write one row: token ids and, for each, whether it is labelled."""
+        self._tokens.write(np.asarray(ids, dtype=np.uint32).tobytes())
+        self._trained.write(np.asarray(trained, dtype=np.uint8).tobytes())
+        self.offsets.append(self.offsets[-1] + len(ids))
+
+    def finish(self, report: Mapping[str, Any]) -> None:
+        """Say that the data set is complete, and what its report is."""
+        self.report = report
+
+
+@contextmanager
+def new_dataset(out_dir: Path) -> Iterator[TokenWriter]:
+    """Write a data set beside `out_dir` and move it there once it is finished and on disk.
+
+    A data set of that name is replaced. Without `finish`, or after an error, nothing changes.
+    """
+    partial = out_dir.with_name(f".{out_dir.name}.partial")
+    _remove(partial)
+    partial.mkdir(parents=True)
+    try:
+        with (partial / TOKENS).open("wb") as tokens, (partial / TRAINED).open("wb") as trained:
+            writer = TokenWriter(tokens, trained)
+            yield writer
+        if writer.report is not None:
+            (partial / OFFSETS).write_bytes(writer.offsets.tobytes())
+            (partial / REPORT).write_text(json.dumps(writer.report, indent=1) + "\n")
+            _put_in_place(partial, out_dir)
+    finally:
+        _remove(partial)
+
+
+def _put_in_place(partial: Path, out_dir: Path) -> None:
+    for path in (*partial.iterdir(), partial):
+        _sync(path)
+    _remove(out_dir)
+    partial.rename(out_dir)
+    _sync(out_dir.parent)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
