@@ -124,7 +124,7 @@ def _write_values(
                 f"{dtype} cannot hold; export as bfloat16 or float32, and look at the training "
                 f"loss if they are not finite"
             )
-        file.write(converted.view(torch.uint8).numpy())
+        file.write(converted.view(torch.uint8).numpy().data)
 
 
 def _config(spec: ModelSpec, dtype: str) -> dict[str, Any]:

@@ -1,34 +1,20 @@
 """Weights of safetensors files into records, in pieces: memory stays bounded."""
 
-import os
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .model_files import ModelError
+from .pieces import fill_record, pread_exactly
 from .safetensors_header import FLOAT_DTYPES, ITEM_BYTES, read_checkpoint
 from .tensor_table import TensorEntry, check_tensors, tied_copies
 
 PIECE_BYTES = 4 * 2**20  # one system call, and the size of the only buffer
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-def pread_exactly(file_descriptor: int, buffer: Any, offset: int, path: Path) -> None:
-    """Fill a writable byte buffer from a file; ModelError when the file ends before."""
-    view = memoryview(buffer)
-    got = 0
-    while got < len(view):
-        count = os.preadv(file_descriptor, [view[got:]], offset + got)
-        if count == 0:
-            raise ModelError(
-                f"{path}: wanted {len(view)} bytes at {offset}, got {got}; the file was cut short "
-                f"while it was being read"
-            )
-        got += count
 
 
 class OpenFiles:
@@ -75,12 +61,7 @@ class SafetensorsSource:
         Every element is written; alignment gaps become zero. Raises ModelError when a file is
         shorter than its header said.
         """
-        end = 0
-        for param in layout.params:
-            target[end : param.offset].zero_()
-            end = param.offset + param.num_elements
-            self._read_param(param, target[param.offset : end])
-        target[end : layout.num_elements].zero_()
+        fill_record(layout, target, self._read_param)
 
     def _read_param(self, param: ParamSpec, target: torch.Tensor) -> None:
         entry = self._entries[param.name]

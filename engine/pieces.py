@@ -1,0 +1,39 @@
+"""Reading files in pieces into a record's flat component."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .model import ParamSpec, RecordLayout
+from .model_files import ModelError
+
+
+def pread_exactly(file_descriptor: int, buffer: Any, offset: int, path: Path) -> None:
+    """Fill a writable byte buffer from a file; ModelError when the file ends before."""
+    view = memoryview(buffer)
+    got = 0
+    while got < len(view):
+        count = os.preadv(file_descriptor, [view[got:]], offset + got)
+        if count == 0:
+            raise ModelError(
+                f"{path}: wanted {len(view)} bytes at {offset}, got {got}; the file was cut short "
+                f"while it was being read"
+            )
+        got += count
+
+
+def fill_record(
+    layout: RecordLayout,
+    target: torch.Tensor,
+    read_param: Callable[[ParamSpec, torch.Tensor], None],
+) -> None:
+    """Write every element of a record: parameters by `read_param`, the gaps between them zero."""
+    end = 0
+    for param in layout.params:
+        target[end : param.offset].zero_()
+        end = param.offset + param.num_elements
+        read_param(param, target[param.offset : end])
+    target[end : layout.num_elements].zero_()
