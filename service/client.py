@@ -124,6 +124,10 @@ class Client:
         """`cancel`, `pause` or `resume` a job; the job object afterwards."""
         return dict(self.call("POST", f"/v1/fine_tuning/jobs/{job_id}/{verb}"))
 
+    def model(self, name: str) -> dict[str, Any]:
+        """A model by its name; `path` is its directory on the daemon's machine."""
+        return dict(self.call("GET", f"/v1/models/{name}"))
+
     def status(self) -> dict[str, Any]:
         """The daemon's own status: worker, running job, queue, storage, device, disk."""
         return dict(self.call("GET", "/status"))

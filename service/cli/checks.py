@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Volumes
+from .options import Device, Json, Volumes
 from .output import CliError, Exit, print_json, print_table
 from .serve import Config, DataDir, load_settings
 
@@ -20,7 +20,7 @@ def doctor(
     config: Config = None,
     data_dir: DataDir = None,
     volume: Volumes = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Check that this box can train: Python, torch, device, memory, volumes. 1 when it cannot."""

@@ -33,11 +33,12 @@ def check(
 
 
 def check_rows_of(file: Path) -> dict[str, Any]:
-    """The rows without a tokenizer: how many, and what is wrong with them."""
+    """The rows without a tokenizer: how many were seen, and the first things wrong with them."""
     from headrace.engine import check_rows
 
-    rows, problems = check_rows(file, limit_seconds=CHECK_SECONDS)
-    return {"rows": rows, "problems": [str(problem) for problem in problems]}
+    rows, found = check_rows(file, limit_seconds=CHECK_SECONDS)
+    problems = [f"line {problem.line}: {problem.message}" for problem in found]
+    return {"rows_seen": rows, "problems": problems if rows else ["there is no row in it"]}
 
 
 def prepare_report(file: Path, model: Path, max_seq_len: int) -> dict[str, Any]:

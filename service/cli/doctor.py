@@ -142,12 +142,12 @@ def check_volume(volume: str) -> Check:
     from headrace.storage import StoreError, VolumeConfig, probe_volume
 
     try:
-        status = probe_volume(VolumeConfig.parse(volume)).to_dict()
+        status = probe_volume(VolumeConfig.parse(volume))
     except (StoreError, ValueError) as error:
         fix = "name a writable directory on a local drive with --volume"
         return Check(name=f"volume {volume}", verdict="fail", found=str(error), fix=fix)
-    found = f"{status['backend']}: {status['why']}; {human_bytes(status['free_bytes'])} free"
-    if status["backend"] == "direct":
+    found = f"{status.active}: {status.why}; {human_bytes(status.free_bytes)} free"
+    if status.active == "direct":
         return Check(name=f"volume {volume}", verdict="pass", found=found)
     fix = "direct I/O needs a file system such as ext4 or XFS; buffered I/O uses page cache"
     return Check(name=f"volume {volume}", verdict="warn", found=found, fix=fix)

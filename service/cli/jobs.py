@@ -132,7 +132,7 @@ def export(
     """Copy the fine-tuned model of a finished job: a Hugging Face directory."""
     with connect(url, token_file) as client:
         job = client.job(job_id)
-    copied = copy_export(export_dir(job), target)
+        copied = copy_export(export_dir(client, job), target)
     answer = {"job": job_id, "model": job["fine_tuned_model"], "path": str(target)}
     if as_json:
         print_json({**answer, "bytes": copied})
@@ -140,16 +140,16 @@ def export(
         console().print(f"{human_bytes(copied)} in {target}", markup=False)
 
 
-def export_dir(job: dict[str, Any]) -> Path:
+def export_dir(client: Client, job: dict[str, Any]) -> Path:
     """Where the job's exported model lies on this machine; CliError when there is none."""
     if job["status"] != "succeeded":
         reason = f"job {job['id']} is {job['status']}; only a job that succeeded has an export"
         raise CliError(reason, Exit.REFUSED)
-    path = (job.get("engine") or {}).get("export_dir")
-    if not path or not Path(path).is_dir():
+    path = Path(client.model(job["fine_tuned_model"])["path"])
+    if not path.is_dir():
         reason = f"the export lies at {path} on the daemon's machine; copy it from there"
         raise CliError(reason, Exit.REFUSED)
-    return Path(path)
+    return path
 
 
 def copy_export(source: Path, target: Path) -> int:

@@ -29,11 +29,21 @@ Volumes = Annotated[
         help="A directory on a drive for the training state, with an optional limit; repeatable.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800MB or 2GiB.")]
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+def parse_size(text: str | None) -> int | None:
+    """'800MB' -> 800000000; CliError for what is no size."""
+    from pydantic import ByteSize as Size
+    from pydantic import TypeAdapter, ValidationError
+
+    if text is None:
+        return None
+    try:
+        return int(TypeAdapter(Size).validate_python(text))
+    except ValidationError as error:
+        raise CliError(f"{text!r} is not a size; wanted bytes, or such as 500MB or 2GiB") from error
 
 
 def connect(url: str, token_file: Path | None) -> Client:

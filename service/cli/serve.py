@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ByteSize, Json, Volumes
+from .options import ByteSize, Device, Json, Volumes
 from .output import CliError, console, print_json
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port.")] = None,
     volume: Volumes = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device: Device = None,
     device_bytes: ByteSize = None,
     host_bytes: ByteSize = None,
     as_json: Json = False,
@@ -94,7 +94,7 @@ def train(
     config: Config = None,
     data_dir: DataDir = None,
     volume: Volumes = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device: Device = None,
     device_bytes: ByteSize = None,
     host_bytes: ByteSize = None,
     as_json: Json = False,

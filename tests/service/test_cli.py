@@ -176,8 +176,8 @@ def test_watch_as_json_prints_one_event_a_line(
 
 
 def finished(daemon: ScriptedDaemon, export_dir: Path) -> None:
-    job = {**JOB, "status": "succeeded", "fine_tuned_model": "ft:m"}
-    daemon.answer(f"GET {JOBS}/ftjob-1", {**job, "engine": {"export_dir": str(export_dir)}})
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "status": "succeeded", "fine_tuned_model": "ft:m"})
+    daemon.answer("GET /v1/models/ft:m", {"id": "ft:m", "path": str(export_dir)})
 
 
 def test_export_copies_the_model_whole(daemon: ScriptedDaemon, tmp_path: Path) -> None:
