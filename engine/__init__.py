@@ -11,20 +11,21 @@ from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import LinkReport, RunEvent, RunResult, StepReport
 
 if TYPE_CHECKING:
-    from .bench import SHAPES, bench_step, shape_spec
+    from .bench import bench_step
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
     from .prepare import DataProblem, DataReport, check_rows, prepare_dataset
     from .run import run_job
+    from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .tokenizer import load_tokenizer, prepare_model
     from .weights import export_store
 
 _HOMES = {
-    "SHAPES": "bench",
+    "SHAPES": "shapes",
     "bench_step": "bench",
-    "shape_spec": "bench",
+    "shape_spec": "shapes",
     "TokenDataset": "data",
     "num_steps": "data",
     "DemoData": "demo_data",

@@ -18,50 +18,10 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .plan import Box, make_plan
 from .run import deterministic
-from .source import spec_from_config
 from .state import state_record
 from .step import StepInputs, StepOutcome, train_step
 from .weights import write_master
 from .workspace import Workspace
-
-# Public configurations of the named models; `layers` may shorten them.
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": dict(hidden=256, intermediate=1024, heads=4, kv_heads=2, vocab=2048, layers=12),
-    "smollm2-135m": dict(
-        hidden=576, intermediate=1536, heads=9, kv_heads=3, vocab=49152, layers=30
-    ),
-    "llama-8b-vocab-32k": dict(
-        hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=32000, layers=32
-    ),
-    "llama3-8b": dict(
-        hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128256, layers=32
-    ),
-    "llama3-70b": dict(
-        hidden=8192, intermediate=28672, heads=64, kv_heads=8, vocab=128256, layers=80
-    ),
-}
-
-
-def shape_spec(shape: str, layers: int | None = None) -> ModelSpec:
-    """The layout of a named shape; ValueError lists the names."""
-    if shape not in SHAPES:
-        raise ValueError(f"unknown shape {shape!r}; known: {', '.join(SHAPES)}")
-    sizes = SHAPES[shape]
-    return spec_from_config(
-        {
-            "model_type": "llama",
-            "hidden_size": sizes["hidden"],
-            "intermediate_size": sizes["intermediate"],
-            "num_attention_heads": sizes["heads"],
-            "num_key_value_heads": sizes["kv_heads"],
-            "num_hidden_layers": layers or sizes["layers"],
-            "vocab_size": sizes["vocab"],
-            "max_position_embeddings": 8192,
-            "rms_norm_eps": 1e-5,
-            "tie_word_embeddings": False,
-            "hidden_act": "silu",
-        }
-    )
 
 
 def bench_step(
@@ -150,9 +110,7 @@ def _fill_random(store: TensorStore, spec: ModelSpec, slot_bytes: int, seed: int
     store.commit({})
 
 
-def _time_steps(
-    work: Workspace, tokens_per_row: int, num_steps: int, seed: int
-) -> dict[str, Any]:
+def _time_steps(work: Workspace, tokens_per_row: int, num_steps: int, seed: int) -> dict[str, Any]:
     config = work.config
     mover = Mover(work)
     mover.load_homes()
@@ -211,9 +169,7 @@ def _random_batches(
     batches = []
     for start in range(0, config.batch_rows, config.microbatch_rows):
         rows = min(config.microbatch_rows, config.batch_rows - start)
-        ids = torch.randint(
-            0, work.spec.vocab_size, (rows, tokens_per_row), generator=generator
-        )
+        ids = torch.randint(0, work.spec.vocab_size, (rows, tokens_per_row), generator=generator)
         batches.append(
             Microbatch(
                 ids=ids,

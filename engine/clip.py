@@ -19,7 +19,7 @@ def sum_of_squares(values: Tensor) -> Tensor:
     row = _ROW if values.numel() % _ROW == 0 else _ROW // 2
     sums = [
         piece.double().square().sum(dim=1)
-        for piece in values.view(-1, row).split(256)  # bounds the float64 copy to 8 MiB
+        for piece in torch.split(values.view(-1, row), 256)  # bounds the float64 copy to 8 MiB
     ]
     return torch.cat(sums).sum()
 

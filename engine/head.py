@@ -110,7 +110,7 @@ def _chunks(targets: Targets, size: int) -> list[Targets]:
     positions, wanted = targets
     if positions.numel() == 0:
         return []
-    return list(zip(positions.split(size), wanted.split(size), strict=True))
+    return list(zip(torch.split(positions, size), torch.split(wanted, size), strict=True))
 
 
 def _loss_and_probabilities(logits: Tensor, targets: Tensor, sums: LossSums) -> Tensor:
@@ -134,6 +134,8 @@ def _accumulate_table_grad(table_grad: Tensor, logits_grad: Tensor, normed: Tens
         table_grad.addmm_(logits_grad.t(), normed)
         return
     for grad, columns in zip(
-        table_grad.split(_VOCAB_PIECE), logits_grad.split(_VOCAB_PIECE, dim=1), strict=True
+        torch.split(table_grad, _VOCAB_PIECE),
+        torch.split(logits_grad, _VOCAB_PIECE, dim=1),
+        strict=True,
     ):
         grad += columns.t() @ normed

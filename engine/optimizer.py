@@ -55,7 +55,7 @@ def adamw_update(state: StateViews, grad: Tensor, factor: Tensor, scalars: AdamS
     scratch = torch.empty_like(master)
     clipped = torch.empty_like(master)
     tensors = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq, grad)
-    for hi, lo, m, v, g in zip(*(tensor.split(chunk) for tensor in tensors), strict=True):
+    for hi, lo, m, v, g in zip(*(torch.split(tensor, chunk) for tensor in tensors), strict=True):
         p, t, gc = (buffer[: g.numel()] for buffer in (master, scratch, clipped))
         gc.copy_(g)
         gc *= factor

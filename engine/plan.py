@@ -221,9 +221,7 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
 
 def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
     """The second try of a speculative step: every early update again, from the last commit."""
-    return [
-        update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"
-    ]
+    return [update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"]
 
 
 def link_bytes(
@@ -336,7 +334,7 @@ class _Sizes:
         return sum(self.host_parts(num_slots, tiers, keep_grads, where).values())
 
     def volume_bytes(self) -> int:
-        """Two extents per record, each rounded to the record alignment, and the store's own pages."""
+        """Two extents per record, each rounded to the record alignment, trailer included."""
         return sum(
             2 * round_up(STATE_BYTES_PER_ELEMENT * record.num_elements + 4096, HUGE_PAGE_BYTES)
             for record in self.spec.records
@@ -367,12 +365,14 @@ def layer_activation_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int
 
 def _choose_tiers(sizes: _Sizes, config: TrainConfig, host_limit: int) -> tuple[Tier, ...]:
     count = len(sizes.spec.records)
-    host: tuple[Tier, ...] = ("host",) * count
-    nvme: tuple[Tier, ...] = ("nvme",) * count
+    everywhere: dict[str, tuple[Tier, ...]] = {
+        "host": tuple("host" for _ in range(count)),
+        "nvme": tuple("nvme" for _ in range(count)),
+    }
     if config.state_tier != "auto":
-        return host if config.state_tier == "host" else nvme
-    fits = sizes.host(MIN_SLOTS, host, True, "device") <= host_limit
-    return host if fits else nvme
+        return everywhere[config.state_tier]
+    fits = sizes.host(MIN_SLOTS, everywhere["host"], True, "device") <= host_limit
+    return everywhere["host" if fits else "nvme"]
 
 
 def _fit_slots(

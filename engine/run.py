@@ -1,7 +1,7 @@
-"""One run from a configuration to an export: create or resume the store, train, evaluate, export."""
+"""One run from configuration to export: create or resume the store, train, evaluate, export."""
 
-from contextlib import ExitStack, contextmanager
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +28,7 @@ _OUTCOMES: dict[StopReason, Outcome] = {
 }
 
 
-def run_job(
-    config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll
-) -> RunResult:
+def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll) -> RunResult:
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.

@@ -66,7 +66,7 @@ def state_views(slot: Slot, record: RecordSpec) -> StateViews:
 
 def split_master(master: Tensor, hi: Tensor, lo: Tensor) -> None:
     """Write the halves of fp32 `master` (1-D) into bf16 `hi` and int16 `lo`."""
-    pieces = (tensor.split(CHUNK_ELEMENTS) for tensor in (master, hi.view(torch.int16), lo))
+    pieces = (torch.split(tensor, CHUNK_ELEMENTS) for tensor in (master, hi.view(torch.int16), lo))
     for source, upper, lower in zip(*pieces, strict=True):
         bits = source.view(torch.int32)
         rounded = (bits + 0x8000) >> 16
@@ -77,7 +77,7 @@ def split_master(master: Tensor, hi: Tensor, lo: Tensor) -> None:
 def join_master(hi: Tensor, lo: Tensor, master: Tensor) -> None:
     """Write the fp32 master of bf16 `hi` and int16 `lo` into `master`; inverse of split_master."""
     pieces = (
-        tensor.split(CHUNK_ELEMENTS)
+        torch.split(tensor, CHUNK_ELEMENTS)
         for tensor in (hi.view(torch.int16), lo, master.view(torch.int32))
     )
     for upper, lower, bits in zip(*pieces, strict=True):

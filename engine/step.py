@@ -67,9 +67,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     mover.drop_writes = False
     plan = work.plan
     visits = step_visits(work.spec, plan.tiers, plan.keep_layers, inputs.way)
-    times = run_pass(
-        visits, work.ring, read=mover.read, compute=compute.visit, write=mover.write
-    )
+    times = run_pass(visits, work.ring, read=mover.read, compute=compute.visit, write=mover.write)
     timed = list(zip(visits, times, strict=True))
     settled = compute.settle()
     if inputs.way == "speculative":
@@ -171,12 +169,12 @@ class ForwardCompute:
         """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
         views = state_views(slot.device, self.work.records[layout.name])
         if self.work.dtype == torch.bfloat16:
-            return views.hi if out is None else out.copy_(views.hi)
-        if out is None:
-            out = self._weights_buffer(layout)
-        join_master(views.hi, views.lo, out)
+            flat = views.hi if out is None else out.copy_(views.hi)
+        else:
+            flat = self._weights_buffer(layout) if out is None else out
+            join_master(views.hi, views.lo, flat)
         # A table piece ends with alignment gaps that are not rows of the table.
-        return out[: layout.num_params] if layout.kind in ("embedding", "head") else out
+        return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
 
     def _weights_buffer(self, layout: RecordLayout) -> Tensor:
         buffer = self.work.layer_weights
@@ -192,7 +190,7 @@ class ForwardCompute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The verdict on a step's gradient: its norm, the factor it is scaled by, and whether at all."""
+    """The verdict on a step's gradient: its norm and the factor that scales it."""
 
     norm: float
     factor: float
@@ -213,11 +211,9 @@ class StepCompute(ForwardCompute):
         self._squares: dict[str, Tensor] = {}
         self._settled: Settled | None = None
         self._one = torch.ones((), device=work.device)
-        self._factor = self._one
         self._grad_hidden: list[Tensor] = []
         layers = work.spec.of_kind("layer")
         self._layer_index = {layout.name: i for i, layout in enumerate(layers)}
-        self._embed_names = [layout.name for layout in work.spec.of_kind("embedding")]
 
     def _new_activations(self) -> Activations:
         work = self.work
@@ -275,7 +271,7 @@ class StepCompute(ForwardCompute):
             self._finish(piece, self._table_rows(piece, work.table_grad).view(-1))
         kept = self._finish(layout, work.norm_grad)
         if visit.writes:
-            self._apply(layout, slot, kept)
+            self._apply(layout, slot, kept, self._early_factor(layout))
 
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
         work = self.work
@@ -298,7 +294,7 @@ class StepCompute(ForwardCompute):
             self._grad_hidden[m] = grad_input
         kept = self._finish(layout, flat)
         if visit.writes:
-            self._apply(layout, slot, kept)
+            self._apply(layout, slot, kept, self._early_factor(layout))
         if i == 0:
             self._embedding_backward()
 
@@ -314,14 +310,11 @@ class StepCompute(ForwardCompute):
             self._finish(piece, self._table_rows(piece, work.table_grad).view(-1))
 
     def _update(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
-        if visit.phase == "optimizer":
-            if self.settle().skipped:
-                return
-            # A known factor is per layer; a late update of such a mode must use the same one.
-            self._factor = self._final_factor(layout)
-            self._apply_with(layout, slot, self._kept_grad(layout), self._factor)
-        else:
-            self._apply(layout, slot, self._kept_grad(layout))
+        late = visit.phase == "optimizer"
+        if late and self.settle().skipped:
+            return
+        factor = self._final_factor(layout) if late else self._early_factor(layout)
+        self._apply(layout, slot, self._kept_grad(layout), factor)
 
     def _finish(self, layout: RecordLayout, grad: Tensor) -> Tensor:
         """Round the fp32 sum to the kept dtype, add it to the norm and bring it home.
@@ -343,9 +336,7 @@ class StepCompute(ForwardCompute):
         """The final gradient of a record, on the device, of its components' length."""
         work = self.work
         flat = torch.zeros(layout.num_elements, dtype=work.dtype, device=work.device)
-        if layout.kind == "embedding" or (
-            layout.kind == "head" and layout.name not in work.grad_homes
-        ):
+        if layout.name not in work.grad_homes:  # a table: its accumulator still holds it
             rows = self._table_rows(layout, work.table_grad).view(-1)
             flat[: rows.numel()] = rows
             return flat
@@ -356,13 +347,7 @@ class StepCompute(ForwardCompute):
         ).order()
         return flat
 
-    def _apply(self, layout: RecordLayout, slot: RingSlot, kept: Tensor) -> None:
-        """Update the resident record now, with the factor known or guessed now."""
-        self._apply_with(layout, slot, kept, self._early_factor(layout))
-
-    def _apply_with(
-        self, layout: RecordLayout, slot: RingSlot, kept: Tensor, factor: Tensor
-    ) -> None:
+    def _apply(self, layout: RecordLayout, slot: RingSlot, kept: Tensor, factor: Tensor) -> None:
         views = state_views(slot.device, self.work.records[layout.name])
         adamw_update(views, kept, factor, self._inputs.scalars)
 
@@ -370,11 +355,17 @@ class StepCompute(ForwardCompute):
         """In backward: the factor of modes that know it, and 1 as the guess of `exact`."""
         mode = self.work.config.clip_mode
         if mode == "per_layer":
-            norm = self._squares[layout.name].sqrt()
-            return clip_factor(norm, self.work.config.max_grad_norm)
+            return clip_factor(self._own_norm(layout), self.work.config.max_grad_norm)
         if mode == "lagged":
             return self._lagged_factor()
         return self._one
+
+    def _own_norm(self, layout: RecordLayout) -> Tensor:
+        """Norm of a layer's gradient; the pieces of a table count together."""
+        pieces = [layout]
+        if layout.kind in ("embedding", "head"):
+            pieces = list(self.work.spec.of_kind(layout.kind))
+        return torch.stack([self._squares[piece.name] for piece in pieces]).sum().sqrt()
 
     def _final_factor(self, layout: RecordLayout) -> Tensor:
         if self.work.config.clip_mode == "exact":

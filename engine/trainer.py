@@ -152,9 +152,7 @@ class Trainer:
             )
         )
 
-    def _refuse_second_failure(
-        self, outcome: StepOutcome, batches: Sequence[Microbatch]
-    ) -> None:
+    def _refuse_second_failure(self, outcome: StepOutcome, batches: Sequence[Microbatch]) -> None:
         if not outcome.skipped:
             return
         rows = [index for batch in batches for index in batch.row_indices]

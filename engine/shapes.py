@@ -1,0 +1,45 @@
+"""Named model shapes, for planning and timing without model files. Pure, no torch."""
+
+from typing import Any
+
+from .model import ModelSpec
+from .source import spec_from_config
+
+# Public configurations of the named models; `layers` may shorten them.
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": dict(hidden=256, intermediate=1024, heads=4, kv_heads=2, vocab=2048, layers=12),
+    "smollm2-135m": dict(
+        hidden=576, intermediate=1536, heads=9, kv_heads=3, vocab=49152, layers=30
+    ),
+    "llama-8b-vocab-32k": dict(
+        hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=32000, layers=32
+    ),
+    "llama3-8b": dict(
+        hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128256, layers=32
+    ),
+    "llama3-70b": dict(
+        hidden=8192, intermediate=28672, heads=64, kv_heads=8, vocab=128256, layers=80
+    ),
+}
+
+
+def shape_spec(shape: str, layers: int | None = None) -> ModelSpec:
+    """The layout of a named shape; ValueError lists the names."""
+    if shape not in SHAPES:
+        raise ValueError(f"unknown shape {shape!r}; known: {', '.join(SHAPES)}")
+    sizes = SHAPES[shape]
+    return spec_from_config(
+        {
+            "model_type": "llama",
+            "hidden_size": sizes["hidden"],
+            "intermediate_size": sizes["intermediate"],
+            "num_attention_heads": sizes["heads"],
+            "num_key_value_heads": sizes["kv_heads"],
+            "num_hidden_layers": layers or sizes["layers"],
+            "vocab_size": sizes["vocab"],
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+            "hidden_act": "silu",
+        }
+    )

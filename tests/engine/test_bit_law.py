@@ -1,0 +1,126 @@
+"""Law 1: placement, slots, recompute, clip way, crashes and resumes never change a bit."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets import write_dataset
+from headrace.engine.report import RunEvent, StopReason
+from runs import Run, assert_same_state
+from tiny import make_tiny_llama
+
+LENGTHS = [9, 17, 5, 30, 12, 21, 8, 26, 14, 11]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model, a data set and the state that a plain run ends with."""
+    folder = tmp_path_factory.mktemp("origin")
+    model = make_tiny_llama(folder / "model", tied=request.param, seed=1)
+    dataset = write_dataset(folder / "data", LENGTHS, vocab=384)
+    run = Run(folder / "plain", model, dataset, clip_way="serial", recompute="all")
+    run.go()
+    return model, dataset, run
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"state_tier": "host"},
+        {"num_slots": 2},
+        {"num_slots": 5},
+        {"num_slots": 1},
+        {"recompute": "none"},
+        {"clip_way": "speculative"},
+        {"clip_way": "speculative", "recompute": "none", "num_slots": 5},
+        {"commit_every_steps": 3},
+        {"state_tier": "host", "commit_every_steps": 2, "recompute": "none"},
+    ],
+    ids=lambda settings: "-".join(f"{k}={v}" for k, v in settings.items()),
+)
+def test_placement_never_changes_a_bit(
+    origin: Any, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    model, dataset, plain = origin
+    run = Run(tmp_path, model, dataset, **{**plain_settings(), **settings})
+    run.go()
+    assert [m["clip_factor"] < 1 for m in run.metrics()] == [True] * 4  # the clip bites
+    assert [m["loss"] for m in run.metrics()] == [m["loss"] for m in plain.metrics()]
+    assert_same_state(run.state(), plain.state())
+
+
+def plain_settings() -> dict[str, Any]:
+    return {"clip_way": "serial", "recompute": "all"}
+
+
+@pytest.mark.parametrize("mode", ["lagged", "per_layer", "none"])
+def test_a_factor_known_early_gives_the_same_bits_early_and_late(
+    origin: Any, tmp_path: Path, mode: str
+) -> None:
+    model, dataset, _ = origin
+    early = Run(tmp_path / "early", model, dataset, clip_mode=mode)
+    late = Run(tmp_path / "late", model, dataset, clip_mode=mode, state_tier="host")
+    early.go()
+    late.go()
+    assert_same_state(early.state(), late.state())
+
+
+def test_a_run_that_was_paused_at_every_step_ends_with_the_same_bits(
+    origin: Any, tmp_path: Path
+) -> None:
+    model, dataset, plain = origin
+    run = Run(tmp_path, model, dataset)
+    outcomes = []
+    for _ in range(10):
+        polls = iter([None, "pause"])
+
+        def poll(polls: Any = polls) -> StopReason | None:
+            return next(polls)
+
+        outcomes.append(run.go(poll=poll).outcome)
+        if outcomes[-1] == "succeeded":
+            break
+    assert outcomes == ["paused"] * 4 + ["succeeded"] or outcomes == ["paused"] * 3 + ["succeeded"]
+    assert_same_state(run.state(), plain.state())
+
+
+_CHILD = """
+import os, signal, sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from runs import Run
+kill_at = int(sys.argv[4])
+count = 0
+def emit(event):
+    global count
+    count += 1
+    if count == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+Run(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])).go(emit=emit)
+"""
+
+
+@pytest.mark.parametrize("kill_at", [2, 13, 15, 17, 18])
+def test_killed_at_any_event_and_resumed_ends_with_the_same_bits(
+    origin: Any, tmp_path: Path, kill_at: int
+) -> None:
+    model, dataset, plain = origin
+    tests = Path(__file__).parent.parent
+    paths = [str(tests), str(tests.parent / ".src")]
+    command = [
+        sys.executable,
+        "-c",
+        _CHILD.format(paths=paths),
+        *map(str, (tmp_path, model, dataset)),
+    ]
+    killed = subprocess.run([*command, str(kill_at)], env={**os.environ}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    events: list[RunEvent] = []
+    run = Run(tmp_path, model, dataset)
+    assert run.go(emit=events.append).outcome == "succeeded"
+    assert_same_state(run.state(), plain.state())

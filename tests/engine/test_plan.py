@@ -1,0 +1,114 @@
+"""The planner counts before it promises, and refuses with numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch_rows, make_plan
+from headrace.engine.plan import step_visits
+from headrace.engine.shapes import shape_spec
+
+MIB = 2**20
+SPEC = shape_spec("smollm2-135m")
+BOX = Box(device="cpu", device_bytes=8 * 2**30, host_bytes=8 * 2**30, volumes={"/drive": 2**40})
+
+
+def _config(**settings: Any) -> TrainConfig:
+    return TrainConfig(model="m", dataset="d", **{"batch_rows": 4, **settings})
+
+
+def test_every_record_is_updated_once_in_each_way() -> None:
+    nvme = ("nvme",) * len(SPEC.records)
+    mixed = tuple("host" if i % 2 else "nvme" for i in range(len(SPEC.records)))
+    for tiers in (nvme, mixed):
+        for way in ("serial", "speculative"):
+            for keep in ((), (28, 29)):
+                visits = step_visits(SPEC, tiers, keep, way)  # type: ignore[arg-type]
+                written = sorted(visit.record for visit in visits if visit.writes)
+                assert written == list(range(len(SPEC.records)))
+                assert all(visit.reads == "state" for visit in visits if visit.writes)
+
+
+def test_traffic_of_a_step_is_that_of_the_formula() -> None:
+    """fp32 compute: 4 B/param forward, 12 read and 12 written in a speculative backward; the
+    serial way reads the weights once more."""
+    config = _config(state_tier="nvme", recompute="all")
+    plan = make_plan(SPEC, config, longest_row_tokens=256, box=BOX)
+    n = SPEC.num_params
+    assert plan.link_bytes["speculative"]["nvme_read"] == pytest.approx(16 * n, rel=0.02)
+    assert plan.link_bytes["speculative"]["nvme_write"] == pytest.approx(12 * n, rel=0.02)
+    layers = sum(record.num_params for record in SPEC.of_kind("layer"))
+    serial = 16 * n + 4 * layers
+    assert plan.link_bytes["serial"]["nvme_read"] == pytest.approx(serial, rel=0.02)
+
+
+def test_state_stays_off_the_drive_when_host_memory_holds_it() -> None:
+    plan = make_plan(SPEC, _config(), longest_row_tokens=256, box=BOX)
+    assert set(plan.tiers) == {"host"}
+    assert plan.link_bytes["serial"]["nvme_read"] == 0
+
+
+def test_state_goes_to_the_drive_when_host_memory_is_short() -> None:
+    config = _config(host_bytes=900 * MIB, device_bytes=1000 * MIB)
+    plan = make_plan(SPEC, config, longest_row_tokens=256, box=BOX)
+    assert set(plan.tiers) == {"nvme"}
+    assert plan.total_host_bytes <= 900 * MIB and plan.total_device_bytes <= 1000 * MIB
+
+
+def test_slots_are_given_up_before_the_run_is_refused() -> None:
+    roomy = make_plan(SPEC, _config(state_tier="nvme"), longest_row_tokens=64, box=BOX)
+    short = _config(state_tier="nvme", host_bytes=roomy.total_host_bytes - MIB)
+    assert roomy.num_slots == 3
+    assert make_plan(SPEC, short, longest_row_tokens=64, box=BOX).num_slots == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "box", "words"),
+    [
+        ({"device_bytes": 100 * MIB}, BOX, "on the device"),
+        ({"host_bytes": 100 * MIB, "state_tier": "nvme"}, BOX, "of host memory"),
+        ({}, Box(device="cpu", device_bytes=2**33, host_bytes=2**33), "at least one volume"),
+        (
+            {},
+            Box(device="cpu", device_bytes=2**33, host_bytes=2**33, volumes={"/d": 2**30}),
+            "on the volumes",
+        ),
+    ],
+)
+def test_a_run_that_cannot_fit_is_refused_with_numbers(
+    settings: dict[str, Any], box: Box, words: str
+) -> None:
+    with pytest.raises(CannotFit, match=rf"needs \d+ MiB {words}|{words}"):
+        make_plan(SPEC, _config(**settings), longest_row_tokens=256, box=box)
+
+
+def test_the_microbatch_shrinks_until_it_fits() -> None:
+    config = _config(batch_rows=64, microbatch_rows=64, state_tier="nvme", device_bytes=2000 * MIB)
+    rows = fit_microbatch_rows(SPEC, config, longest_row_tokens=256, box=BOX)
+    assert 1 <= rows < 64
+    with pytest.raises(CannotFit):
+        make_plan(SPEC, config, longest_row_tokens=256, box=BOX)
+
+
+def test_gradients_need_no_home_when_each_factor_is_known_and_every_step_commits() -> None:
+    plan = make_plan(
+        SPEC, _config(state_tier="nvme", clip_mode="per_layer"), longest_row_tokens=64, box=BOX
+    )
+    assert not plan.keep_grads and plan.host_bytes["gradients"] == 0
+    assert plan.clip_way == "speculative"
+
+
+def test_planning_loads_no_torch(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    source = Path(__file__).parents[2] / ".src"
+    code = (
+        "import sys; from headrace.engine import make_plan, Box, TrainConfig, read_model_spec;"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, check=False
+    )
+    assert done.returncode == 0

@@ -1,0 +1,90 @@
+"""Small runs of the engine for tests: a tiny model, a random data set, and what came of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.engine import RunEvent, RunResult, TrainConfig, read_model_spec, run_job
+from headrace.engine.report import StopReason
+from headrace.engine.state import STATE, state_record, state_views
+from headrace.storage import HostArena, TensorStore, VolumeConfig
+
+STORE = "run"
+MIB = 2**20
+
+
+class Run:
+    """A run in a folder of its own; `state()` reads every component of every record back."""
+
+    def __init__(self, folder: Path, model_dir: Path, dataset: Path, **settings: Any) -> None:
+        self.folder = folder
+        volume = folder / "volume"
+        volume.mkdir(parents=True, exist_ok=True)
+        values: dict[str, Any] = {
+            "model": str(model_dir),
+            "dataset": str(dataset),
+            "learning_rate": 1e-4,
+            "batch_rows": 6,
+            "microbatch_rows": 4,
+            "max_steps": 4,
+            "num_epochs": 50,
+            "state_tier": "nvme",
+            "loss_chunk_tokens": 16,
+            "device_bytes": 512 * MIB,
+            "host_bytes": 256 * MIB,
+            "volumes": (str(volume),),
+        }
+        self.config = TrainConfig(**{**values, **settings})
+        self.events: list[RunEvent] = []
+
+    def go(
+        self,
+        *,
+        poll: Callable[[], StopReason | None] = lambda: None,
+        emit: Callable[[RunEvent], None] = lambda event: None,
+    ) -> RunResult:
+        """Run, or go on, to the end or until `poll` says stop."""
+
+        def record(event: RunEvent) -> None:
+            self.events.append(event)
+            emit(event)
+
+        return run_job(self.config, run_dir=self.folder / "run", name=STORE, emit=record, poll=poll)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Data of the step reports, in order."""
+        return [event.data for event in self.events if event.type == "metrics"]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Every component of every record of the last commit, by "record.component"."""
+        return read_state(self.config)
+
+
+def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
+    """Every component of every record of a run's last commit."""
+    spec = read_model_spec(config.model)
+    volumes = [VolumeConfig.parse(text) for text in config.volumes]
+    found = {}
+    with TensorStore.open(volumes, name=STORE, read_only=True) as store:
+        for layout in spec.records:
+            record = state_record(layout)
+            with HostArena(record.padded_bytes) as arena:
+                slot = arena.carve(record.padded_bytes)
+                store.read_into(layout.name, slot).result()
+                views = state_views(slot, record)
+                for name, tensor in zip(
+                    STATE, (views.hi, views.lo, views.exp_avg, views.exp_avg_sq), strict=True
+                ):
+                    found[f"{layout.name}.{name}"] = tensor.clone()
+                del views, tensor, slot
+    return found
+
+
+def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """Every bit of weights and moments is the same."""
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        bits = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+        assert torch.equal(bits, other[name].view(bits.dtype)), f"{name} differs"
