@@ -1,0 +1,84 @@
+"""What the benchmarks share: a model and JSONL files made ready to train, and the box described."""
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from headrace.engine import load_tokenizer, prepare_dataset, prepare_model
+
+MIB = 2**20
+ALLOCATOR_SETTINGS = "MALLOC_"
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that decide a run's result and its budgets."""
+    parser.add_argument("--model", type=Path, required=True, help="a .gguf's or HF directory")
+    parser.add_argument("--train", type=Path, required=True, help="JSONL of chat messages")
+    parser.add_argument("--work-dir", type=Path, required=True, help="for data, store and export")
+    parser.add_argument("--json", type=Path, help="also write the result there")
+    parser.add_argument("--max-seq-len", type=int, default=1024, help="tokens; longer rows fail")
+    parser.add_argument("--batch-rows", type=int, default=4)
+    parser.add_argument("--microbatch-rows", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=1e-5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device-mib", type=int, default=600, help="budget of the device tier")
+    parser.add_argument("--host-mib", type=int, default=600, help="budget of the host tier")
+
+
+def prepare_inputs(
+    model: Path, work_dir: Path, files: dict[str, Path], *, max_seq_len: int
+) -> dict[str, str]:
+    """Make model and data ready under `work_dir`; TrainConfig's path settings by name.
+
+    `files` maps TrainConfig's data set settings (`dataset`, `eval_dataset`) to JSONL files.
+    """
+    assets = prepare_model(model, work_dir / "models")
+    tokenizer = load_tokenizer(assets)
+    for setting, file in files.items():
+        prepare_dataset(
+            [file], tokenizer=tokenizer, out_dir=work_dir / setting, max_seq_len=max_seq_len
+        )
+    volume = work_dir / "volume"
+    volume.mkdir(exist_ok=True)
+    paths = {setting: str(work_dir / setting) for setting in files}
+    return {**paths, "model": str(model), "assets": str(assets)}
+
+
+def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """TrainConfig's values from `add_run_arguments`: fp32, exact, the state on the volume."""
+    return {
+        "seed": arguments.seed,
+        "learning_rate": arguments.lr,
+        "batch_rows": arguments.batch_rows,
+        "microbatch_rows": arguments.microbatch_rows,
+        "num_epochs": 1000,  # --steps is the only limit
+        "device_bytes": arguments.device_mib * MIB,
+        "host_bytes": arguments.host_mib * MIB,
+        "volumes": (str(arguments.work_dir / "volume"),),
+        "state_tier": "nvme",
+    }
+
+
+def box() -> dict[str, Any]:
+    """The machine and the versions that a figure belongs to."""
+    return {
+        "processor": platform.machine(),
+        "num_threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "allocator": {k: v for k, v in os.environ.items() if k.startswith(ALLOCATOR_SETTINGS)},
+    }
+
+
+def finish(result: dict[str, Any], json_path: Path | None) -> None:
+    """Print a result as JSON and write it to `json_path` when one is given."""
+    text = json.dumps(result, indent=2)
+    print(text)
+    if json_path is not None:
+        json_path.write_text(text + "\n")
