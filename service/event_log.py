@@ -118,7 +118,7 @@ def _encode(seq: int, event: RunEvent) -> bytes:
         "step": event.step,
         "data": event.data,
     }
-    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _decode(line: bytes) -> LoggedEvent | None:

@@ -51,7 +51,7 @@ class Pulse:
         """The job moved and said so: the next beat carries its newest numbers."""
         self._count += 1
         newest = {name: event.data[name] for name in SHOWN if name in event.data}
-        phase = {"phase": event.data.get("phase")} if event.type == "phase" else {}
+        phase = {"phase": event.message} if event.type == "phase" else {}
         self._telemetry = {**self._telemetry, **newest, **phase}
 
     def progress(self) -> int:

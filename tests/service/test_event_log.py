@@ -83,8 +83,8 @@ def test_absent_log_reads_as_empty(tmp_path: Path) -> None:
 def test_numbers_json_cannot_hold_become_null(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
-        log.append(RunEvent(type="metrics", message="m", data={"loss": math.nan, 1: math.inf}))
-    assert EventReader(path).read()[0].data == {"loss": None, "1": None}
+        log.append(RunEvent(type="metrics", message="m", data={"loss": math.nan, "rate": math.inf}))
+    assert EventReader(path).read()[0].data == {"loss": None, "rate": None}
 
 
 def test_durable_event_is_synced_before_append_returns(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from headrace.engine import TrainConfig
-from headrace.service.child import channel_pair, child_environment, describe_end
+from headrace.service.channel import channel_pair
+from headrace.service.child import child_environment, describe_end
 from headrace.service.engine_process import EXIT_RENEW
 from headrace.service.event_log import EventReader, LoggedEvent
 from headrace.service.ipc import Run

@@ -1,0 +1,83 @@
+"""What a run leaves behind for people: the names of its models, and the table of its steps."""
+
+import csv
+import hashlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .event_log import EventReader, LoggedEvent
+from .jobs import FileRecord, JobRecord
+
+COLUMNS = (
+    "step",
+    "train_loss",
+    "train_accuracy",
+    "valid_loss",
+    "valid_mean_token_accuracy",
+    "learning_rate",
+    "grad_norm",
+    "clip_factor",
+    "num_tokens",
+    "num_trained_tokens",
+    "step_seconds",
+)
+RENAMED = {"loss": "train_loss", "token_accuracy": "train_accuracy"}
+EVAL_NAMES = {"eval_loss": "valid_loss", "eval_token_accuracy": "valid_mean_token_accuracy"}
+
+
+def model_name(job: JobRecord) -> str:
+    """The name of the model that a job makes: ft:{base}:headrace:{suffix}:{id}."""
+    base = job.model.split(":")[1] if job.model.startswith("ft:") else job.model
+    return f"ft:{base}:headrace:{job.suffix or ''}:{job.id}"
+
+
+def checkpoint_name(job: JobRecord, step: int) -> str:
+    """The name of a job's listed checkpoint."""
+    return f"{model_name(job)}:ckpt-step-{step}"
+
+
+def write_result_file(job_id: str, log: Path, files_dir: Path) -> FileRecord:
+    """Write the table of a job's steps as CSV, and return the record to add to the journal.
+
+    The id follows from the job's, so that writing it again after a crash makes no second file.
+    """
+    file_id = f"file-{job_id.removeprefix('ftjob-')}"
+    path = files_dir / file_id
+    temporary = path.with_suffix(".part")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        table.writeheader()
+        table.writerows(_rows(log))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    content = path.read_bytes()
+    return FileRecord(
+        id=file_id,
+        bytes=len(content),
+        created_at=int(time.time()),
+        filename="step_metrics.csv",
+        purpose="fine-tune-results",
+        path=str(path),
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _rows(log: Path) -> Iterable[dict[str, Any]]:
+    """One row a step, the newest report of it; evaluations stand with their step."""
+    rows: dict[int, dict[str, Any]] = {}
+    reader = EventReader(log)
+    while events := reader.read():
+        for event in events:
+            if event.step is not None and event.type in ("metrics", "eval"):
+                row = rows.setdefault(event.step, {"step": event.step})
+                row.update(_named(event))
+    return (rows[step] for step in sorted(rows))
+
+
+def _named(event: LoggedEvent) -> dict[str, Any]:
+    names = RENAMED if event.type == "metrics" else EVAL_NAMES
+    return {names.get(name, name): value for name, value in event.data.items() if name != "step"}

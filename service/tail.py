@@ -1,0 +1,167 @@
+"""Takes a job's own log into the journal: every event once, in order, and what follows from it.
+
+The number of an event is kept with it, so a tail that starts again, in this process or the next,
+goes on where the last one stopped.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from .event_log import EventReader, LoggedEvent
+from .jobs import JobRecord, Level, Status
+from .journal import Journal
+from .rates import Rates, public_metrics
+from .results import EVAL_NAMES, checkpoint_name, model_name, write_result_file
+
+ENDS: dict[str, Status] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "paused": "paused",
+    "interrupted": "queued",
+}
+
+
+class Tail:
+    """Follows one job's `events.jsonl`. Blocking; to be called from one thread at a time."""
+
+    def __init__(self, journal: Journal, job_id: str, *, job_dir: Path, files_dir: Path) -> None:
+        self._journal = journal
+        self._job_id = job_id
+        self._log = job_dir / "events.jsonl"
+        self._files_dir = files_dir
+        self._reader = EventReader(self._log)
+        self._rates = Rates()
+        self._last: LoggedEvent | None = None
+        self._effects: dict[str, Callable[[LoggedEvent], None]] = {
+            "phase": self._take_phase,
+            "metrics": self._take_metrics,
+            "eval": self._take_eval,
+            "plan": lambda event: self._show(plan=event.data),
+            "commit": lambda event: self._show(committed_step=event.step),
+            "result": self._take_result,
+        }
+
+    def poll(self) -> int:
+        """Take in what the log has new; how many events that was."""
+        count = 0
+        while events := self._reader.read():
+            for event in events:
+                count += self._take(event)
+        return count
+
+    def settle(self) -> None:
+        """Take in all there is, and the end that a log already told to an API that has died since.
+
+        For a job that is marked as running while no process runs it.
+        """
+        self.poll()
+        if self._last and self._last.type == "result" and self._job().status == "running":
+            self._take_result(self._last)
+
+    def _take(self, event: LoggedEvent) -> bool:
+        self._last = event
+        if event.type == "checkpoint":
+            self._take_checkpoint(event)  # before the event: harmless when done twice
+        added = self._journal.add_event(
+            self._job_id,
+            type=event.type,
+            level=cast(Level, event.level),
+            message=event.message,
+            step=event.step,
+            data=self._public_data(event),
+            worker_seq=event.seq,
+            created_at=int(event.at),
+        )
+        if added and event.type in self._effects:
+            self._effects[event.type](event)
+        return added is not None
+
+    def _public_data(self, event: LoggedEvent) -> dict[str, Any]:
+        if event.type == "metrics":
+            return public_metrics(event.data, self._rates.add(event.data))
+        if event.type == "eval":
+            named = {EVAL_NAMES.get(name, name): value for name, value in event.data.items()}
+            return {"step": event.step, **named, "full_valid_loss": event.data.get("eval_loss")}
+        return event.data
+
+    def _show(self, **values: Any) -> None:
+        self._journal.update_engine(self._job_id, **values)
+
+    def _take_phase(self, event: LoggedEvent) -> None:
+        self._journal.set_fields(self._job_id, phase=event.message)
+        self._show(phase=event.message)
+
+    def _take_metrics(self, event: LoggedEvent) -> None:
+        engine = self._job().engine
+        links = {
+            name: engine.get("link_bytes", {}).get(name, 0) + link["payload_bytes"]
+            for name, link in event.data["links"].items()
+        }
+        seen = engine.get("tokens_seen", 0) + event.data["num_tokens"]
+        self._show(link_bytes=links, tokens_seen=seen, **self._rates.newest)
+
+    def _take_eval(self, event: LoggedEvent) -> None:
+        self._show(valid_loss=event.data.get("eval_loss"))
+
+    def _take_checkpoint(self, event: LoggedEvent) -> None:
+        step = event.step or 0
+        self._journal.add_checkpoint(
+            self._job_id,
+            step=step,
+            name=checkpoint_name(self._job(), step),
+            path=event.data["path"],
+            metrics={
+                "step": step,
+                "train_loss": event.data.get("train_loss"),
+                "valid_loss": event.data.get("eval_loss"),
+                "full_valid_loss": event.data.get("eval_loss"),
+            },
+        )
+        self._forget_dropped_checkpoints()
+
+    def _forget_dropped_checkpoints(self) -> None:
+        """The run keeps the newest ones only; what it has removed is no longer listed."""
+        for held in self._journal.checkpoints(self._job_id, limit=10_000):
+            if not Path(held.path).exists():
+                self._journal.remove_checkpoint(held.id)
+
+    def _take_result(self, event: LoggedEvent) -> None:
+        job = self._job()
+        if job.is_terminal:
+            return
+        status = ENDS[event.data["outcome"]]
+        fields: dict[str, Any] = {"phase": None}
+        if trained := event.data.get("trained_tokens"):
+            fields["trained_tokens"] = trained
+        if status == "succeeded":
+            fields |= self._keep_result(job, event)
+        if status == "failed":
+            fields["error"] = failure(event)
+        if status in ("succeeded", "failed", "cancelled"):
+            self._forget_dropped_checkpoints()
+        self._show(phase=None, eta_s=None)
+        self._journal.move(self._job_id, status, message=event.message, **fields)
+
+    def _keep_result(self, job: JobRecord, event: LoggedEvent) -> dict[str, Any]:
+        """Record the model and the table of steps; the fields that name them."""
+        self._files_dir.mkdir(parents=True, exist_ok=True)
+        record = write_result_file(self._job_id, self._log, self._files_dir)
+        if self._journal.file(record.id) is None:
+            self._journal.add_file(record)
+        name = model_name(job)
+        self._journal.add_model(name=name, path=event.data["export_dir"], job_id=self._job_id)
+        return {"fine_tuned_model": name, "result_files": [record.id]}
+
+    def _job(self) -> JobRecord:
+        job = self._journal.job(self._job_id)
+        assert job, self._job_id
+        return job
+
+
+def failure(event: LoggedEvent) -> dict[str, Any]:
+    """The job's error object for a failed run: the kind of the exception becomes the code."""
+    error = event.data["error"]
+    kind = "".join(f"_{c.lower()}" if c.isupper() else c for c in error["type"]).lstrip("_")
+    return {"code": kind, "message": error["message"], "param": None}

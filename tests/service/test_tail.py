@@ -1,0 +1,223 @@
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_engine import step_report as report
+from headrace.engine import RunEvent
+from headrace.service.event_log import EventLog
+from headrace.service.events import Hub
+from headrace.service.jobs import JobRecord
+from headrace.service.journal import Journal
+from headrace.service.rates import Rates, bottleneck
+from headrace.service.tail import Tail
+
+JOB = "ftjob-1"
+NAME = f"ft:tiny:headrace:mill:{JOB}"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.open(tmp_path / "headrace.db", Hub())
+    journal.add_job(
+        JobRecord(
+            id=JOB,
+            status="queued",
+            model="tiny",
+            training_file="file-1",
+            seed=1,
+            suffix="mill",
+            created_at=1,
+        )
+    )
+    journal.move(JOB, "running")
+    yield journal
+    journal.close()
+
+
+def make_tail(journal: Journal, tmp_path: Path) -> Tail:
+    return Tail(journal, JOB, job_dir=tmp_path, files_dir=tmp_path / "files")
+
+
+def write(tmp_path: Path, *events: RunEvent) -> None:
+    with EventLog(tmp_path / "events.jsonl") as log:
+        for event in events:
+            log.append(event)
+
+
+def metrics(step: int, **changed: Any) -> RunEvent:
+    data = report(step, 10) | changed
+    return RunEvent(type="metrics", message=f"step {step}", step=step, data=data)
+
+
+def result(outcome: str, **data: Any) -> RunEvent:
+    return RunEvent(type="result", message=outcome, data={"outcome": outcome, **data})
+
+
+def shown(journal: Journal, kind: str) -> list[tuple[int | None, str]]:
+    found = [event for event in journal.events_since(JOB, 0) if event.type == kind]
+    return [(event.step, event.message) for event in found]
+
+
+def job(journal: Journal) -> JobRecord:
+    found = journal.job(JOB)
+    assert found
+    return found
+
+
+def test_every_event_arrives_once_whoever_reads(journal: Journal, tmp_path: Path) -> None:
+    tail = make_tail(journal, tmp_path)
+    write(tmp_path, metrics(1))
+    assert tail.poll() == 1
+    write(tmp_path, metrics(2), metrics(3))
+    assert make_tail(journal, tmp_path).poll() == 2
+    assert tail.poll() == 0
+    assert [step for step, _ in shown(journal, "metrics")] == [1, 2, 3]
+
+
+def test_torn_line_waits_until_it_is_replaced(journal: Journal, tmp_path: Path) -> None:
+    tail = make_tail(journal, tmp_path)
+    write(tmp_path, metrics(1))
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(b'{"seq": 2, "at"')
+    assert tail.poll() == 1
+    write(tmp_path, metrics(2))
+    assert tail.poll() == 1
+
+
+def test_step_done_again_after_a_crash_replaces_the_one_shown(
+    journal: Journal, tmp_path: Path
+) -> None:
+    write(tmp_path, metrics(1), metrics(2, loss=9.0), metrics(2, loss=2.0))
+    make_tail(journal, tmp_path).poll()
+    events = [event for event in journal.events_since(JOB, 0) if event.type == "metrics"]
+    assert [(event.step, (event.data or {})["train_loss"]) for event in events] == [
+        (1, 4.0),
+        (2, 2.0),
+    ]
+
+
+def test_metrics_update_what_the_job_shows(journal: Journal, tmp_path: Path) -> None:
+    write(tmp_path, RunEvent(type="phase", message="training"), metrics(1), metrics(2))
+    make_tail(journal, tmp_path).poll()
+    engine = job(journal).engine
+    assert (engine["phase"], engine["step"], engine["total_steps"]) == ("training", 2, 10)
+    assert engine["tokens_per_s"] == 200.0 and engine["eta_s"] == 4.0
+    assert engine["link_bytes"] == {"nvme_read": 2000, "nvme_write": 1000}
+    assert engine["tokens_seen"] == 200
+    assert "read 60% of the step" in engine["bottleneck"]
+    assert job(journal).phase == "training"
+
+
+def test_metrics_event_leads_with_the_names_of_openai(journal: Journal, tmp_path: Path) -> None:
+    write(tmp_path, metrics(2))
+    make_tail(journal, tmp_path).poll()
+    data = journal.events(JOB)[0].data or {}
+    assert list(data)[:3] == ["step", "total_steps", "train_loss"]
+    assert data["train_loss"] == 2.0 and data["links"]["nvme_read"]["payload_bytes"] == 1000
+
+
+def test_success_names_the_model_and_leaves_a_table_of_steps(
+    journal: Journal, tmp_path: Path
+) -> None:
+    evaluation = {"eval_loss": 1.5, "eval_token_accuracy": 0.7}
+    write(
+        tmp_path,
+        metrics(1, loss=9.0),
+        metrics(1, loss=4.0),
+        metrics(2),
+        RunEvent(type="eval", message="evaluated", step=2, data=evaluation),
+        result("succeeded", trained_tokens=100, export_dir=str(tmp_path / "export")),
+    )
+    make_tail(journal, tmp_path).poll()
+    done = job(journal)
+    assert (done.status, done.fine_tuned_model, done.trained_tokens) == ("succeeded", NAME, 100)
+    model, file = journal.model(NAME), journal.file(done.result_files[0])
+    assert model and model.path == str(tmp_path / "export")
+    assert file and file.purpose == "fine-tune-results"
+    with Path(file.path).open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert [(row["step"], row["train_loss"], row["valid_loss"]) for row in rows] == [
+        ("1", "4.0", ""),
+        ("2", "2.0", "1.5"),
+    ]
+
+
+def test_failure_carries_the_reason_and_a_code(journal: Journal, tmp_path: Path) -> None:
+    write(tmp_path, result("failed", error={"type": "NoSpace", "message": "volume is full"}))
+    make_tail(journal, tmp_path).poll()
+    assert job(journal).status == "failed"
+    assert job(journal).error == {"code": "no_space", "message": "volume is full", "param": None}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [("cancelled", "cancelled"), ("paused", "paused"), ("interrupted", "queued")],
+)
+def test_other_ends_move_the_job(
+    journal: Journal, tmp_path: Path, outcome: str, status: str
+) -> None:
+    write(tmp_path, metrics(1), result(outcome, trained_tokens=50))
+    make_tail(journal, tmp_path).poll()
+    assert (job(journal).status, job(journal).trained_tokens) == (status, 50)
+
+
+def test_end_that_the_last_api_read_but_did_not_act_on_is_acted_on(
+    journal: Journal, tmp_path: Path
+) -> None:
+    write(tmp_path, result("succeeded", export_dir="x"))
+    journal.add_event(JOB, type="result", level="info", message="", worker_seq=1)
+    make_tail(journal, tmp_path).settle()
+    assert job(journal).status == "succeeded"
+
+
+def test_end_before_a_new_run_is_not_acted_on_again(journal: Journal, tmp_path: Path) -> None:
+    write(tmp_path, result("paused"))
+    make_tail(journal, tmp_path).poll()
+    journal.move(JOB, "queued")
+    journal.move(JOB, "running")
+    write(tmp_path, RunEvent(type="phase", message="starting"))
+    make_tail(journal, tmp_path).settle()
+    assert job(journal).status == "running"
+
+
+def test_checkpoints_are_listed_while_their_folder_is_there(
+    journal: Journal, tmp_path: Path
+) -> None:
+    tail = make_tail(journal, tmp_path)
+    folders = [tmp_path / "checkpoints" / f"step-{step}" for step in (1, 2)]
+    for step, folder in enumerate(folders, 1):
+        folder.mkdir(parents=True)
+        data = {"path": str(folder), "train_loss": 3.0, "eval_loss": None}
+        write(tmp_path, RunEvent(type="checkpoint", message="saved", step=step, data=data))
+    tail.poll()
+    assert [held.step for held in journal.checkpoints(JOB)] == [2, 1]
+    newest = journal.checkpoint(f"{NAME}:ckpt-step-2")
+    assert newest and newest.metrics["train_loss"] == 3.0
+    folders[0].rmdir()
+    write(tmp_path, result("cancelled"))
+    tail.poll()
+    assert [held.step for held in journal.checkpoints(JOB)] == [2]
+
+
+def test_loss_that_is_not_a_number_does_not_stop_the_tail(journal: Journal, tmp_path: Path) -> None:
+    write(tmp_path, metrics(1, loss=float("nan"), skipped=True))
+    make_tail(journal, tmp_path).poll()
+    assert job(journal).engine["loss"] is None
+
+
+def test_rates_are_means_over_the_last_steps() -> None:
+    rates = Rates()
+    for step in range(1, 20):
+        rates.add(report(step, 40) | {"step_seconds": 100.0})
+    for step in range(20, 30):
+        newest = rates.add(report(step, 40) | {"step_seconds": 2.0})
+    assert newest["tokens_per_s"] == 50.0 and newest["eta_s"] == 22.0
+
+
+def test_bottleneck_is_compute_when_nothing_waits() -> None:
+    quiet = report(1, 2) | {"stall_read_seconds": 0.01}
+    assert bottleneck(quiet).startswith("compute")
+    assert "commit 40%" in bottleneck(quiet | {"commit_seconds": 0.2})
