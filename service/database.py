@@ -39,9 +39,18 @@ class Database:
         self._engine = _make_engine(path)
         self._writer = ThreadPoolExecutor(1, "journal-writer")
 
-    def write(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
-        """Run `change` in a transaction of the writer thread; its exceptions undo it."""
-        return self._writer.submit(self._transact, change, relaxed).result()
+    def write(
+        self,
+        change: Callable[[Connection], T],
+        *,
+        relaxed: bool = False,
+        then: Callable[[T], None] | None = None,
+    ) -> T:
+        """Run `change` in a transaction of the writer thread; its exceptions undo it.
+
+        `then` is called on the same thread after the commit, so calls come in the order of commits.
+        """
+        return self._writer.submit(self._transact, change, relaxed, then).result()
 
     def read(self, question: Callable[[Connection], T]) -> T:
         """Run `question` on a connection of its own; every statement sees whole transactions."""
@@ -72,13 +81,18 @@ class Database:
         self._writer.shutdown()
         self._engine.dispose()
 
-    def _transact(self, change: Callable[[Connection], T], relaxed: bool) -> T:
+    def _transact(
+        self, change: Callable[[Connection], T], relaxed: bool, then: Callable[[T], None] | None
+    ) -> T:
         with self._engine.connect() as connection:
             level = "NORMAL" if relaxed else "FULL"
             connection.exec_driver_sql(f"PRAGMA synchronous={level}")
             connection.rollback()  # the pragma opened a transaction of its own
             with connection.begin():
-                return change(connection)
+                result = change(connection)
+        if then:
+            then(result)
+        return result
 
 
 def migrate(path: Path) -> None:

@@ -66,10 +66,11 @@ class EventTable:
                 created_at=created_at,
             )
 
-        event = self._database.write(change, relaxed=worker_seq is not None)
-        if event:
-            self._listener.publish(event)
-        return event
+        def publish(event: EventRecord | None) -> None:
+            if event:
+                self._listener.publish(event)
+
+        return self._database.write(change, relaxed=worker_seq is not None, then=publish)
 
     def last_worker_seq(self, job_id: str) -> int:
         """The newest `worker_seq` taken in, 0 before the first. KeyError for an unknown job."""

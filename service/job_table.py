@@ -50,7 +50,7 @@ class JobTable:
                 c, record.id, type="status", level="info", message="Created the job.", data=data
             )
 
-        self._listener.publish(self._database.write(change))
+        self._database.write(change, then=self._listener.publish)
         return record
 
     def replayed(self, key: str) -> tuple[JobRecord, str] | None:
@@ -121,9 +121,10 @@ class JobTable:
             )
             return after, event
 
-        job, event = self._database.write(change)
-        self._listener.publish(event)
-        return job
+        def publish(changed: tuple[JobRecord, EventRecord]) -> None:
+            self._listener.publish(changed[1])
+
+        return self._database.write(change, then=publish)[0]
 
     def set_fields(self, job_id: str, **changed: Any) -> JobRecord:
         """Change fields other than `id` and `status`. KeyError for an unknown job."""

@@ -1,0 +1,110 @@
+"""The ASGI app: routes around a daemon, errors in one envelope, start and stop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from . import auth, files
+from .contract import Daemon
+from .creation import Creation
+from .errors import ApiError
+from .gate import Gate
+from .jobs import IllegalMove
+from .metrics import Metrics
+from .routes import events, jobs, models, probes
+from .routes import files as file_routes
+from .schemas import refusal
+from .status import product_version
+
+EXPIRY_SECONDS = 60
+
+log = structlog.get_logger("headrace.api")
+
+
+def create_app(daemon: Daemon) -> FastAPI:
+    """The API around `daemon`, which is started and stopped with the app."""
+    app = FastAPI(
+        title="Headrace",
+        version=product_version(),
+        summary="Fine-tuning of models larger than memory, in the shapes of the OpenAI API.",
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        docs_url=None,  # those pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.daemon = daemon
+    app.state.tokens = auth.Tokens(daemon.settings.tokens_path)
+    app.state.metrics = Metrics(daemon)
+    app.state.creation = Creation(daemon)
+    for routes in (file_routes, jobs, events, models, probes):
+        app.include_router(routes.router)
+    app.add_middleware(Gate, tokens=app.state.tokens)
+    app.add_exception_handler(ApiError, _refuse)
+    app.add_exception_handler(IllegalMove, _refuse_move)
+    app.add_exception_handler(RequestValidationError, _refuse_invalid)
+    app.add_exception_handler(HTTPException, _refuse_http)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    daemon: Daemon = app.state.daemon
+    settings = daemon.settings
+    token_path = settings.data_dir / "token"
+    if auth.first_token(app.state.tokens, settings.host, token_path):
+        log.warning("made the first access token; read it from the file", path=str(token_path))
+    files.remove_leftovers(settings.files_dir)
+    await daemon.start()
+    daemon.hub.add_listener(app.state.metrics.observe)
+    expiry = asyncio.create_task(_expire_files(daemon))
+    try:
+        yield
+    finally:
+        expiry.cancel()
+        with suppress(asyncio.CancelledError):
+            await expiry
+        await daemon.stop()
+
+
+async def _expire_files(daemon: Daemon) -> None:
+    while True:
+        try:
+            await daemon.journal.call(files.remove_expired, daemon.journal)
+        except OSError as e:
+            log.warning("cannot remove an expired file", reason=str(e))
+        await asyncio.sleep(EXPIRY_SECONDS)
+
+
+async def _refuse(_request: Request, error: Any) -> JSONResponse:
+    return JSONResponse(error.envelope(), error.status)
+
+
+async def _refuse_move(request: Request, error: Any) -> JSONResponse:
+    """400, not 409: clients of the OpenAI API send a request again when they see a 409."""
+    message = f"Job {error.job_id} is {error.before} and cannot become {error.after}."
+    return await _refuse(request, ApiError(400, message, code="invalid_job_status"))
+
+
+async def _refuse_invalid(request: Request, error: Any) -> JSONResponse:
+    return await _refuse(request, refusal(error.errors()))
+
+
+async def _refuse_http(request: Request, error: Any) -> JSONResponse:
+    """What the framework refuses: unknown paths, wrong methods, bodies that are too long."""
+    message = str(error.detail)
+    code = None
+    if error.status_code == 404:
+        message, code = f"There is nothing at {request.method} {request.url.path}.", "not_found"
+    elif error.status_code == 405:
+        message = f"{request.method} is not for {request.url.path}."
+        code = "method_not_allowed"
+    response = await _refuse(request, ApiError(error.status_code, message, code=code))
+    response.headers.update(error.headers or {})
+    return response

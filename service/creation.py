@@ -1,0 +1,95 @@
+"""From a create request to a job in the journal: once, even when the request comes twice."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+
+from .contract import Daemon, Resolved
+from .errors import ApiError
+from .job_table import Replay
+from .jobs import JobRecord, new_id
+from .schemas import CreateJob
+
+
+class Creation:
+    """Makes jobs, one request at a time, so that a repeat finds what the first one made."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._lock = asyncio.Lock()
+
+    async def create(self, request: CreateJob, headers: Mapping[str, str]) -> JobRecord:
+        """Make the job, or find the one that this same request made before.
+
+        A request is a repeat when it brings an `Idempotency-Key` that was seen, or when the client
+        says that it is sending it again and the same body came from the same caller within ten
+        minutes: the OpenAI clients send no key but count their retries.
+        """
+        journal = self._daemon.journal
+        replay, may_repeat = _recognise(request, headers)
+        async with self._lock:
+            if may_repeat and (made := await journal.call(journal.replayed, replay.key)):
+                job, body_hash = made
+                if body_hash != replay.body_hash:
+                    message = "This Idempotency-Key came with another body before."
+                    raise ApiError(400, message, code="idempotency_key_reused")
+                return job
+            resolved = await self.resolve(request)
+            job = await journal.call(journal.add_job, _record(request, resolved), replay=replay)
+        self._daemon.wake()
+        return job
+
+    async def resolve(self, request: CreateJob) -> Resolved:
+        """Settle the request without making a job. ApiError says why it cannot be done."""
+        return await asyncio.to_thread(self._resolve, request)
+
+    def _resolve(self, request: CreateJob) -> Resolved:
+        for param in ("training_file", "validation_file"):
+            file_id = getattr(request, param)
+            if file_id is None:
+                continue
+            file = self._daemon.journal.file(file_id)
+            if file is None:
+                message = f"{param} {file_id!r} does not exist; upload it first."
+                raise ApiError(400, message, param=param, code="file_not_found")
+            if file.purpose != "fine-tune":
+                message = f"{param} {file_id} has purpose {file.purpose!r}; wanted 'fine-tune'."
+                raise ApiError(400, message, param=param, code="invalid_file_purpose")
+        return self._daemon.resolve(request.body())
+
+
+def _record(request: CreateJob, resolved: Resolved) -> JobRecord:
+    return JobRecord(
+        id=new_id("ftjob-"),
+        status="queued",
+        model=request.model,
+        training_file=request.training_file,
+        validation_file=request.validation_file,
+        suffix=request.suffix,
+        seed=resolved.seed,
+        metadata=request.metadata,
+        method=resolved.method,
+        hyperparameters=resolved.hyperparameters,
+        request=request.body(),
+        created_at=int(time.time()),
+        engine={"plan": resolved.plan, "warnings": list(resolved.warnings)},
+        priority=request.priority,
+    )
+
+
+def _recognise(request: CreateJob, headers: Mapping[str, str]) -> tuple[Replay, bool]:
+    """What identifies the request, and whether it may be a repeat."""
+    body_hash = _digest(json.dumps(request.body(), sort_keys=True))
+    caller = headers.get("authorization", headers.get("api-key", ""))
+    idempotency_key = headers.get("idempotency-key")
+    retries = headers.get("x-stainless-retry-count", "")
+    may_repeat = idempotency_key is not None or (retries.isdecimal() and int(retries) > 0)
+    key = _digest("key", caller, idempotency_key) if idempotency_key else ""
+    key = key or _digest("body", caller, body_hash)
+    return Replay(key=key, body_hash=body_hash), may_repeat
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

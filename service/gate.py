@@ -1,0 +1,111 @@
+"""What every request passes: an id, a token check, a limit on the body, an answer whatever fails.
+
+Pure ASGI, so that streams pass through untouched.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from . import auth
+from .errors import ApiError
+
+MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
+UPLOAD_PATH = "/v1/files"
+
+log = structlog.get_logger("headrace.api")
+
+
+class Gate:
+    """The outermost layer of the app. Every answer carries `x-request-id`."""
+
+    def __init__(self, app: ASGIApp, *, tokens: auth.Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = "req_" + secrets.token_hex(12)
+        started = time.monotonic()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._pass(scope, receive, send_with_id)
+        except ClientDisconnect:
+            status = status or 499  # nobody is left to answer; the number is nginx's
+        except Exception:
+            log.exception("request failed", request_id=request_id, path=scope["path"])
+            if status:
+                raise  # half an answer is out: the server must cut the connection
+            error = ApiError(500, "The server failed; its log has the reason.", code="internal")
+            await _answer(error)(scope, receive, send_with_id)
+        log.debug(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            milliseconds=round((time.monotonic() - started) * 1000, 1),
+            request_id=request_id,
+        )
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            if scope["path"] not in OPEN_PATHS and not _may_scrape(scope):
+                auth.check(self._tokens, headers)
+            if scope["path"] != UPLOAD_PATH:
+                receive = _limited(receive, headers)
+        except ApiError as e:
+            await _answer(e)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _limited(receive: Receive, headers: Headers) -> Receive:
+    """A `receive` that ends with 413 when the body is longer than it may be."""
+    length = headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+        raise ApiError(413, _TOO_LONG, code="body_too_large")
+    num_bytes = 0
+
+    async def receive_limited() -> Message:
+        nonlocal num_bytes
+        message = await receive()
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, _TOO_LONG)
+        return message
+
+    return receive_limited
+
+
+def _may_scrape(scope: Scope) -> bool:
+    """Whether this is a scrape of the metrics from this machine."""
+    client: tuple[str, int] | None = scope.get("client")
+    return scope["path"] == "/metrics" and client is not None and auth.is_loopback(client[0])
+
+
+def _answer(error: ApiError) -> Callable[..., Any]:
+    return JSONResponse(error.envelope(), error.status)
+
+
+_TOO_LONG = f"The body is longer than {MAX_BODY_BYTES} bytes; send large data as a file."

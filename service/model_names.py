@@ -1,0 +1,80 @@
+"""Which models there are, by name: folders under the models directories, and what jobs made.
+
+A name is never a path. What a name leads to must lie in a models directory itself, so that neither
+`..` nor a symbolic link leads out of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ApiError, did_you_mean
+from .journal import Journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model that a job can start from. `created` is whole seconds since 1970."""
+
+    name: str
+    path: Path
+    created: int
+    is_fine_tuned: bool
+
+
+def base_models(roots: Sequence[Path]) -> Iterator[NamedModel]:
+    """The folders of the models directories that hold a model, by name; the first root wins."""
+    seen: set[str] = set()
+    for root in roots:
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            if path.name not in seen and _holds_model(root, path):
+                seen.add(path.name)
+                yield NamedModel(
+                    name=path.name,
+                    path=path,
+                    created=int(path.stat().st_mtime),
+                    is_fine_tuned=False,
+                )
+
+
+def known_models(roots: Sequence[Path], journal: Journal) -> list[NamedModel]:
+    """Every model, those made by jobs first, newest first. Reads the disk: call in a thread."""
+    made = [
+        NamedModel(
+            name=model.name,
+            path=Path(model.path),
+            created=model.created_at,
+            is_fine_tuned=True,
+        )
+        for model in journal.models()
+    ]
+    return [*made, *base_models(roots)]
+
+
+def find_model(name: str, roots: Sequence[Path], journal: Journal) -> NamedModel | None:
+    """The model of that name: a folder, a finished job's, or a checkpoint by name or id."""
+    for model in known_models(roots, journal):
+        if model.name == name:
+            return model
+    checkpoint = journal.checkpoint(name)
+    if checkpoint is None:
+        return None
+    return NamedModel(
+        name=checkpoint.name,
+        path=Path(checkpoint.path),
+        created=checkpoint.created_at,
+        is_fine_tuned=True,
+    )
+
+
+def unknown_model(name: str, roots: Sequence[Path], journal: Journal) -> ApiError:
+    """The 400 for a job that asks for a model that is not there; names those that are."""
+    known = [model.name for model in known_models(roots, journal)]
+    where = ", ".join(map(str, roots)) or "no models directory, since none is set"
+    message = f"Model {name!r} is not in {where}.{did_you_mean(name, known)}"
+    return ApiError(400, message, param="model", code="model_not_found")
+
+
+def _holds_model(root: Path, path: Path) -> bool:
+    inside = path.resolve().is_relative_to(root.resolve())
+    return inside and ((path / "config.json").is_file() or any(path.glob("*.gguf")))

@@ -1,0 +1,47 @@
+"""What handlers share: the daemon, page limits, ETags."""
+
+import hashlib
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Depends, Query, Request
+from fastapi.responses import Response
+
+from ..contract import Daemon
+from ..errors import ApiError, not_found
+from ..jobs import JobRecord
+
+
+def get_daemon(request: Request) -> Daemon:
+    """The daemon that the app was made around."""
+    daemon: Daemon = request.app.state.daemon
+    return daemon
+
+
+TheDaemon = Annotated[Daemon, Depends(get_daemon)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+After = Annotated[str | None, Query()]
+
+
+def require_job(daemon: Daemon, job_id: str) -> JobRecord:
+    """The job of that id, or a 404."""
+    job = daemon.journal.job(job_id)
+    if job is None:
+        raise not_found("job", job_id, param="fine_tuning_job_id")
+    return job
+
+
+def unknown_after(after: str | None) -> ApiError:
+    """The 400 for an `after` that is not on the list: page one in its place would loop."""
+    message = f"after is {after!r}, which is not on this list."
+    return ApiError(400, message, param="after", code="invalid_value")
+
+
+def with_etag(request: Request, content: dict[str, Any]) -> Response:
+    """The content with an ETag, or 304 when the client has it already."""
+    body = orjson.dumps(content)
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"etag": etag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)

@@ -1,0 +1,114 @@
+"""/v1/fine_tuning/jobs/{id}/events: the pages of the past, and the live stream."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import orjson
+import structlog
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
+
+from ..contract import Daemon
+from ..errors import ApiError
+from ..events import ends, follow
+from ..jobs import EventRecord
+from ..shapes import event_object, job_object, page
+from .common import After, Limit, TheDaemon, require_job, unknown_after
+
+router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
+
+PING_SECONDS = 10
+SEND_TIMEOUT_SECONDS = 30  # a viewer that takes nothing for so long is dropped
+
+log = structlog.get_logger("headrace.api")
+
+
+@router.get("")
+def list_events(
+    job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 20
+) -> dict[str, Any]:
+    """A job's events, newest first, so that `after` walks into the past."""
+    require_job(daemon, job_id)
+    try:
+        events = daemon.journal.events(job_id, after_id=after, limit=limit + 1)
+    except KeyError:
+        raise unknown_after(after) from None
+    return page([event_object(event) for event in events], limit)
+
+
+@router.get("/stream", response_model=None)
+async def stream(
+    job_id: str,
+    daemon: TheDaemon,
+    last_event_id: Annotated[str | None, Header()] = None,
+    after_seq: Annotated[int | None, Query(ge=0, alias="last_event_id")] = None,
+) -> Response:
+    """Live events as server-sent events: a snapshot, what was missed, then what happens.
+
+    Resumes after the header `Last-Event-ID`, or the query's `last_event_id` (0: from the start).
+    204 when the job is over and the client has seen it all.
+    """
+    job = await daemon.journal.call(require_job, daemon, job_id)
+    newest = await daemon.journal.call(daemon.journal.last_event_seq, job_id)
+    seen = _read_seq(last_event_id) if last_event_id else after_seq
+    if job.is_terminal and seen == newest:
+        return Response(status_code=204)
+    return Stream(_tell(daemon, job_id, seen), ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
+
+
+class Stream(EventSourceResponse):
+    """A stream that lets go of a viewer that does not take what it is sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the events end, the viewer goes away, or it stops reading."""
+        try:
+            await super().__call__(scope, receive, send)
+        except* SendTimeoutError:
+            log.info("dropped a viewer that does not read", path=scope["path"])
+
+
+async def _tell(daemon: Daemon, job_id: str, seen: int | None) -> AsyncIterator[ServerSentEvent]:
+    journal = daemon.journal
+    with daemon.hub.view(job_id) as viewer:
+        newest = await journal.call(journal.last_event_seq, job_id)
+        if seen is not None and seen > newest:
+            yield _event("reset", await journal.call(_job_object, daemon, job_id), newest)
+            seen = newest
+        seen = newest if seen is None else seen
+        job = await journal.call(require_job, daemon, job_id)
+        yield _event("snapshot", job_object(job), seen)
+        if not (job.is_terminal and seen == newest):
+            async for item in follow(journal, viewer, seen):
+                if isinstance(item, EventRecord):
+                    yield _event(_name(item), event_object(item), item.seq)
+                    if ends(item):
+                        break
+                else:
+                    yield _event("tier", {"data": item}, None)
+        yield _event("done", await journal.call(_job_object, daemon, job_id), None)
+
+
+def _job_object(daemon: Daemon, job_id: str) -> dict[str, Any]:
+    return job_object(require_job(daemon, job_id))
+
+
+def _event(name: str, data: dict[str, Any], seq: int | None) -> ServerSentEvent:
+    number = None if seq is None else str(seq)
+    return ServerSentEvent(orjson.dumps(data).decode(), event=name, id=number)
+
+
+def _name(event: EventRecord) -> str:
+    """The stream's word for an event: a plain message is a `log` or a `warning`."""
+    if event.type != "message":
+        return event.type
+    return "log" if event.level == "info" else "warning"
+
+
+def _read_seq(text: str) -> int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    message = f"Last-Event-ID is {text!r}; wanted the id of an event of this stream, a number."
+    raise ApiError(400, message, param="Last-Event-ID", code="invalid_value")

@@ -1,0 +1,112 @@
+"""/v1/files: training files in, result files out."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import FileResponse
+
+from ..contract import Daemon
+from ..errors import ApiError, not_found
+from ..files import Incoming, remove_file
+from ..jobs import FileRecord
+from ..shapes import file_object, page
+from .common import After, TheDaemon, unknown_after
+
+router = APIRouter(prefix="/v1/files", tags=["files"])
+
+UPLOAD_PURPOSES = ("fine-tune",)
+MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000  # the range of the OpenAI API
+
+
+@router.post("")
+async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
+    """Take a file in: multipart parts `purpose`, `file`, `expires_after[…]`."""
+    settings = daemon.settings
+    length = request.headers.get("content-length", "")
+    with Incoming(settings.files_dir, max_file_bytes=settings.max_file_bytes) as incoming:
+        received = await incoming.receive(
+            request.stream(),
+            content_type=request.headers.get("content-type", ""),
+            content_length=int(length) if length.isdecimal() else None,
+        )
+        purpose, expires_after = _read_fields(received.fields)
+        file = await asyncio.to_thread(
+            incoming.keep, received, purpose=purpose, expires_after=expires_after
+        )
+        await daemon.journal.call(daemon.journal.add_file, file)
+    return file_object(file)
+
+
+@router.get("")
+def list_files(
+    daemon: TheDaemon,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: str | None = None,
+) -> dict[str, Any]:
+    """Files, newest first unless told otherwise."""
+    try:
+        files = daemon.journal.files(
+            after=after, limit=limit + 1, purpose=purpose, newest_first=order == "desc"
+        )
+    except KeyError:
+        raise unknown_after(after) from None
+    return page([file_object(file) for file in files], limit)
+
+
+@router.get("/{file_id}")
+def retrieve(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """One file's record."""
+    return file_object(_require(daemon, file_id))
+
+
+@router.get("/{file_id}/content", response_class=FileResponse)
+def content(file_id: str, daemon: TheDaemon) -> FileResponse:
+    """A file's bytes; ranges are served."""
+    file = _require(daemon, file_id)
+    return FileResponse(file.path, filename=file.filename, media_type="application/octet-stream")
+
+
+@router.delete("/{file_id}")
+def delete(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """Remove a file that no unfinished job reads."""
+    remove_file(daemon.journal, _require(daemon, file_id))
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+def _require(daemon: Daemon, file_id: str) -> FileRecord:
+    file = daemon.journal.file(file_id)
+    if file is None or not Path(file.path).is_file():
+        raise not_found("file", file_id, param="file_id")
+    return file
+
+
+def _read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
+    """The purpose, and seconds until the file expires."""
+    purpose = fields.pop("purpose", None)
+    anchor = fields.pop("expires_after[anchor]", None)
+    seconds = fields.pop("expires_after[seconds]", None)
+    if purpose not in UPLOAD_PURPOSES:
+        message = f"purpose is {purpose!r}; wanted {' or '.join(UPLOAD_PURPOSES)}."
+        raise ApiError(400, message, param="purpose", code="invalid_value")
+    if fields:
+        name = min(fields)
+        raise ApiError(400, f"Unknown field {name!r}.", param=name, code="unknown_field")
+    if anchor is None and seconds is None:
+        return purpose, None
+    if anchor != "created_at":
+        message = f"expires_after[anchor] is {anchor!r}; wanted created_at."
+        raise ApiError(400, message, param="expires_after[anchor]", code="invalid_value")
+    return purpose, _read_seconds(seconds or "")
+
+
+def _read_seconds(text: str) -> int:
+    if text.isdecimal() and MIN_EXPIRY_SECONDS <= int(text) <= MAX_EXPIRY_SECONDS:
+        return int(text)
+    message = (
+        f"expires_after[seconds] is {text!r}; wanted {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}."
+    )
+    raise ApiError(400, message, param="expires_after[seconds]", code="invalid_value")

@@ -1,0 +1,116 @@
+"""/v1/fine_tuning: jobs, what may be done to them, their checkpoints, plans."""
+
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from ..contract import Daemon
+from ..creation import Creation
+from ..jobs import IllegalMove, JobRecord, check_move
+from ..schemas import CreateJob
+from ..shapes import checkpoint_object, job_object, page, plan_object
+from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
+
+router = APIRouter(prefix="/v1/fine_tuning", tags=["fine-tuning"])
+
+
+@router.post("/jobs")
+async def create(body: CreateJob, request: Request, daemon: TheDaemon) -> dict[str, Any]:
+    """Make a job; with `dry_run`, only its plan."""
+    creation: Creation = request.app.state.creation
+    if body.dry_run:
+        return plan_object(body.body(), await creation.resolve(body))
+    job = await creation.create(body, request.headers)
+    return await daemon.journal.call(_shown, daemon, job)
+
+
+@router.post("/plans")
+async def plan(body: CreateJob, request: Request) -> dict[str, Any]:
+    """What a job of this body would be and cost, without making it."""
+    creation: Creation = request.app.state.creation
+    return plan_object(body.body(), await creation.resolve(body))
+
+
+@router.get("/jobs")
+def list_jobs(
+    request: Request, daemon: TheDaemon, after: After = None, limit: Limit = 20
+) -> dict[str, Any]:
+    """Jobs, newest first; `metadata[key]=value` filters, `metadata=null` finds those without."""
+    pairs = request.query_params.multi_items()
+    keyed = {re.fullmatch(r"metadata\[(.+)\]", name): value for name, value in pairs}
+    try:
+        jobs = daemon.journal.jobs(
+            after=after,
+            limit=limit + 1,
+            metadata={match[1]: value for match, value in keyed.items() if match},
+            without_metadata=("metadata", "null") in pairs,
+        )
+    except KeyError:
+        raise unknown_after(after) from None
+    positions = _queue_positions(daemon)
+    return page([job_object(job, queue_position=positions.get(job.id)) for job in jobs], limit)
+
+
+@router.get("/jobs/{job_id}", response_model=None)
+def retrieve(job_id: str, request: Request, daemon: TheDaemon) -> Response:
+    """One job, with an ETag for those who poll."""
+    return with_etag(request, _shown(daemon, require_job(daemon, job_id)))
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """End a job for good."""
+    job = await daemon.journal.call(require_job, daemon, job_id)
+    check_move(job_id, job.status, "cancelled")
+    await daemon.stop_job(job_id, "cancel")
+    return await daemon.journal.call(_shown_now, daemon, job_id)
+
+
+@router.post("/jobs/{job_id}/pause")
+async def pause(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """Stop a job so that it can go on exactly where it was."""
+    job = await daemon.journal.call(require_job, daemon, job_id)
+    check_move(job_id, job.status, "paused")
+    await daemon.stop_job(job_id, "pause")
+    return await daemon.journal.call(_shown_now, daemon, job_id)
+
+
+@router.post("/jobs/{job_id}/resume")
+async def resume(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """Put a paused job back in the queue."""
+    job = await daemon.journal.call(require_job, daemon, job_id)
+    if job.status != "paused":
+        raise IllegalMove(job_id, job.status, "queued")
+    move = daemon.journal.move
+    await daemon.journal.call(move, job_id, "queued", message="Resumed; waiting for its turn.")
+    daemon.wake()
+    return await daemon.journal.call(_shown_now, daemon, job_id)
+
+
+@router.get("/jobs/{job_id}/checkpoints")
+def list_checkpoints(
+    job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 10
+) -> dict[str, Any]:
+    """A job's checkpoints, newest first."""
+    require_job(daemon, job_id)
+    try:
+        checkpoints = daemon.journal.checkpoints(job_id, after=after, limit=limit + 1)
+    except KeyError:
+        raise unknown_after(after) from None
+    return page([checkpoint_object(checkpoint) for checkpoint in checkpoints], limit)
+
+
+def _shown_now(daemon: Daemon, job_id: str) -> dict[str, Any]:
+    return _shown(daemon, require_job(daemon, job_id))
+
+
+def _shown(daemon: Daemon, job: JobRecord) -> dict[str, Any]:
+    queued = job.status == "queued"
+    position = _queue_positions(daemon).get(job.id) if queued else None
+    return job_object(job, queue_position=position)
+
+
+def _queue_positions(daemon: Daemon) -> dict[str, int]:
+    return {job.id: i for i, job in enumerate(daemon.journal.queue(), start=1)}

@@ -1,0 +1,51 @@
+"""/v1/models: what a job can start from."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+
+from ..contract import Daemon
+from ..errors import ApiError, not_found
+from ..model_names import NamedModel, find_model, known_models
+from ..shapes import model_object
+from .common import TheDaemon
+
+router = APIRouter(prefix="/v1/models", tags=["models"])
+
+
+@router.get("")
+def list_models(daemon: TheDaemon) -> dict[str, Any]:
+    """Models made by jobs, then the folders of the models directories."""
+    models = known_models(daemon.settings.models_dir, daemon.journal)
+    return {"object": "list", "data": [model_object(model) for model in models]}
+
+
+@router.get("/{name:path}")
+def retrieve(name: str, daemon: TheDaemon) -> dict[str, Any]:
+    """One model, also a checkpoint by its name."""
+    return model_object(_require(daemon, name))
+
+
+@router.delete("/{name:path}")
+def delete(name: str, daemon: TheDaemon) -> dict[str, Any]:
+    """Remove a model that a job made, with its export."""
+    model = _require(daemon, name)
+    made = daemon.journal.model(name)
+    if made is None:
+        message = f"Model {name!r} is not a finished job's; only those are deleted here."
+        raise ApiError(400, message, param="model", code="not_deletable")
+    if users := daemon.journal.jobs_using(name):
+        message = f"Model {name!r} is in use by {', '.join(users)}; cancel that first."
+        raise ApiError(400, message, param="model", code="model_in_use")
+    daemon.journal.remove_model(name)
+    shutil.rmtree(Path(made.path), ignore_errors=True)
+    return {"id": model.name, "object": "model", "deleted": True}
+
+
+def _require(daemon: Daemon, name: str) -> NamedModel:
+    model = find_model(name, daemon.settings.models_dir, daemon.journal)
+    if model is None:
+        raise not_found("model", name, param="model")
+    return model
