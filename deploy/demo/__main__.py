@@ -122,7 +122,9 @@ def find_model(given: Path | None, models_dir: Path) -> Path:
 def answers(model_dir: Path, data: DemoData, home: Path) -> list[str]:
     """What a model says to the questions, asked in a process without Headrace."""
     file = home / "questions.json"
-    file.write_text(json.dumps([data.conversation(text) for text, _ in data.questions]))
+    system = {"role": "system", "content": data.system}
+    asked = [[system, {"role": "user", "content": text}] for text, _ in data.questions]
+    file.write_text(json.dumps(asked))
     command = [sys.executable, "-m", "deploy.demo.answers"]
     command += ["--model", str(model_dir), "--questions", str(file)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

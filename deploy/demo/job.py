@@ -1,4 +1,4 @@
-"""The job of the demo: sent by the unmodified `openai` client, watched live, its worker killed once."""
+"""The job of the demo: sent by the unmodified `openai` client, watched live, its worker killed."""
 
 import os
 import signal

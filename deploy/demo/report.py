@@ -10,6 +10,8 @@ from headrace.service.cli.output import console, human_bytes
 
 from .job import Ran, Recipe
 
+SHOWN = 6  # of the questions; all of them are counted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -124,7 +126,7 @@ def show(ran: Ran, questions: Sequence[Question], found: Sequence[Claim]) -> boo
     """Print it all; whether every claim holds."""
     out = console()
     table = Table("question", "before", "after", "wanted", title="The same questions, greedily")
-    for question in questions:
+    for question in questions[:SHOWN]:
         table.add_row(question.text, question.before, question.after, question.wanted)
     out.print(table)
     if ran.steps:
