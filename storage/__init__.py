@@ -20,10 +20,11 @@ from .errors import (
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
+    from .future import IoFuture
     from .layout import Layout, VolumeConfig, plan_layout
     from .pool import DeviceSlab, DeviceSlot, HostArena, HostSlot
     from .stats import LinkStats, StorageStatus, StoreStats
-    from .store import CommitInfo, IoFuture, TensorStore
+    from .store import CommitInfo, TensorStore
     from .transfer import Fence, Transfer
     from .volume import VolumeStatus, probe_volume
 
@@ -39,7 +40,7 @@ _HOMES = {
     "StorageStatus": "stats",
     "StoreStats": "stats",
     "CommitInfo": "store",
-    "IoFuture": "store",
+    "IoFuture": "future",
     "TensorStore": "store",
     "Fence": "transfer",
     "Transfer": "transfer",

@@ -1,0 +1,182 @@
+"""All volumes of one store together: their locks, files and threads, opened and closed as one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .checksum import Spans
+from .errors import StoreError
+from .files import (
+    DATA_NAME,
+    check_header,
+    check_space,
+    create_files,
+    new_manifests,
+    read_manifests,
+    remove_store,
+    store_directories,
+)
+from .filesystem import free_bytes
+from .future import Patience
+from .io_queue import IoQueue
+from .layout import Layout, VolumeConfig
+from .lock import StoreLock
+from .manifest import Manifest
+from .operation import Drive, Target
+from .stats import LinkMeter, StoreStats
+from .throttle import Throttle
+from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
+
+NUM_THREADS = 4
+LINKS = ("nvme_read", "nvme_write")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """How the files of a store are opened."""
+
+    io_timeout_seconds: float
+    open_volume: OpenVolume
+    read_only: bool = False
+
+
+class DriveSet:
+    """The opened files of a store in the order of its volumes, and the threads that serve them."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        lock: StoreLock,
+        volumes: Sequence[VolumeConfig],
+        statuses: Sequence[VolumeStatus],
+        files: Sequence[Volume],
+        options: OpenOptions,
+    ) -> None:
+        self.manifest = manifest
+        self.layout: Layout = manifest.layout
+        self.links = {link: LinkMeter() for link in LINKS}
+        self._lock = lock
+        self._statuses = statuses
+        self._spans = [Spans.of(record) for record in self.layout.records]
+        self.drives = [
+            Drive(volume=file, queue=self._queue(volume))
+            for volume, file in zip(volumes, files, strict=True)
+        ]
+        self.patience = Patience(
+            timeout_seconds=options.io_timeout_seconds, hung_seconds=self._hung_seconds
+        )
+
+    def target(self, index: int, extent_index: int) -> Target:
+        """One extent of record `index`, as operations want it."""
+        return Target(
+            layout=self.layout,
+            drives=self.drives,
+            record=self.layout.records[index],
+            spans=self._spans[index],
+            extent=self.layout.extents[index][extent_index],
+        )
+
+    def stats(self) -> StoreStats:
+        """What was moved since the files were opened."""
+        return StoreStats(
+            links={link: meter.snapshot() for link, meter in self.links.items()},
+            per_volume={
+                drive.queue.name: {
+                    link: meter.snapshot() for link, meter in drive.queue.meters.items()
+                }
+                for drive in self.drives
+            },
+        )
+
+    def written_bytes(self) -> list[int]:
+        """Bytes written on each volume since the files were opened."""
+        totals = []
+        for drive in self.drives:
+            counted = drive.queue.meters["nvme_write"].snapshot()
+            totals.append(counted.payload_bytes + counted.padding_bytes)
+        return totals
+
+    def statuses(self, written_before: Sequence[int]) -> list[VolumeStatus]:
+        """What the probe found, with free space and bytes written as of now."""
+        return [
+            replace(
+                status, free_bytes=free_bytes(Path(status.path)), written_bytes=before + written
+            )
+            for status, before, written in zip(
+                self._statuses, written_before, self.written_bytes(), strict=True
+            )
+        ]
+
+    def close(self, give_up: Callable[[], None] = lambda: None) -> None:
+        """End the threads, then the files, then the lock.
+
+        `give_up` is called when a call does not return; its file then stays open until it does.
+        """
+        ended = [drive.queue.close(self.patience.timeout_seconds) for drive in self.drives]
+        if not all(ended):
+            give_up()
+        for drive, is_over in zip(self.drives, ended, strict=True):
+            if is_over:
+                drive.volume.close()
+        self._lock.close()
+
+    def _queue(self, volume: VolumeConfig) -> IoQueue:
+        rate = volume.throttle_bytes_per_second
+        return IoQueue(
+            str(volume.path),
+            num_threads=NUM_THREADS,
+            meters={link: LinkMeter(parent) for link, parent in self.links.items()},
+            throttle=None if rate is None else Throttle(rate),
+        )
+
+    def _hung_seconds(self) -> float:
+        return max(drive.queue.hung_seconds() for drive in self.drives)
+
+
+def create_drives(
+    volumes: Sequence[VolumeConfig],
+    layout: Layout,
+    options: OpenOptions,
+    *,
+    name: str,
+    description: dict[str, object],
+    reserve_bytes: int | None,
+) -> DriveSet:
+    """Reserve and open the files of a new store; whole, or nothing is left behind."""
+    directories = store_directories(volumes, name)
+    statuses = [probe_volume(volume) for volume in volumes]
+    remove_store(directories, only_halves=True)
+    check_space(volumes, layout.file_bytes, reserve_bytes)
+    manifests = new_manifests(name, layout, description)
+    lock, files = create_files(directories, manifests, statuses, options.open_volume)
+    return DriveSet(manifests[0], lock, volumes, statuses, files, options)
+
+
+def open_drives(volumes: Sequence[VolumeConfig], options: OpenOptions, *, name: str) -> DriveSet:
+    """Lock and open the files of a store, whatever the order its volumes are given in."""
+    directories = store_directories(volumes, name)
+    read_manifests(directories)  # is there a store at all?
+    lock = StoreLock(directories, shared=options.read_only)
+    files: list[Volume] = []
+    try:
+        manifests = read_manifests(directories)
+        order = sorted(range(len(volumes)), key=lambda i: manifests[i].volume_index)
+        volumes = [volumes[i] for i in order]
+        statuses = [probe_volume(volume, writable=not options.read_only) for volume in volumes]
+        for i, status in zip(order, statuses, strict=True):
+            path = directories[i] / DATA_NAME
+            files.append(_open_file(path, status, options))
+            check_header(files[-1], directories[i], manifests[i])
+        return DriveSet(manifests[order[0]], lock, volumes, statuses, files, options)
+    except BaseException:
+        for file in files:
+            file.close()
+        lock.close()
+        raise
+
+
+def _open_file(path: Path, status: VolumeStatus, options: OpenOptions) -> Volume:
+    try:
+        return options.open_volume(status, path, options.read_only)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error.strerror}") from error

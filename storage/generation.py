@@ -1,0 +1,78 @@
+"""Which version of a record is committed, which is being written, and who must wait for whom.
+
+Pure bookkeeping: no bytes move here, and the caller holds the store's lock.
+"""
+
+from collections.abc import Sequence
+
+from .commit import Version
+from .errors import Misuse, NotCommitted
+from .future import IoFuture
+from .layout import Layout
+
+
+class Generations:
+    """The versions of every record of one store, by record index."""
+
+    def __init__(self, layout: Layout, committed: dict[int, Version]) -> None:
+        self._layout = layout
+        self.committed = committed
+        self.working: dict[int, Version] = {}
+        self._on_disk = {(i, one.extent_index): one for i, one in committed.items()}
+        self.writes: dict[int, IoFuture] = {}  # the newest write of each record since the commit
+        self.epoch = 0  # grows with every commit and abort: tells late writes from current ones
+        self._readers: dict[tuple[int, int], list[IoFuture]] = {}
+        self._writers: dict[tuple[int, int], list[IoFuture]] = {}
+
+    def extent_to_write(self, index: int) -> int:
+        """The extent that the last commit does not need; Misuse for a record that is fixed."""
+        version = self.committed.get(index)
+        if version is None:
+            return 0
+        record = self._layout.records[index]
+        if not record.mutable:
+            raise Misuse(f"record {record.name!r} is read-only and was committed before")
+        return (version.extent_index + 1) % len(self._layout.extents[index])
+
+    def extent_to_read(self, index: int, *, committed: bool) -> int:
+        """The extent of the newest version, or of the committed one; NotCommitted without one."""
+        if not committed and index in self.writes:
+            return self.extent_to_write(index)
+        version = self.committed.get(index)
+        if version is None:
+            name = self._layout.records[index].name
+            raise NotCommitted(f"record {name!r} was never written; write it first")
+        return version.extent_index
+
+    def add_reader(self, index: int, extent: int, reader: IoFuture) -> Sequence[IoFuture]:
+        """Note a read of an extent; the writes that must end before it may begin."""
+        key = (index, extent)
+        readers = [one for one in self._readers.get(key, []) if not one.done()]
+        self._readers[key] = [*readers, reader]
+        return list(self._writers.get(key, []))
+
+    def add_writer(self, index: int, extent: int, writer: IoFuture) -> Sequence[IoFuture]:
+        """Note a write into an extent; the reads and writes that must end before it may begin."""
+        key = (index, extent)
+        before = [*self._readers.pop(key, []), *self._writers.get(key, [])]
+        self._writers[key] = [writer]
+        self.writes[index] = writer
+        return [one for one in before if not one.done()]
+
+    def written(self, index: int, version: Version, epoch: int) -> None:
+        """A write is over. One that was begun before an abort changes the extent, nothing more."""
+        self._on_disk[index, version.extent_index] = version
+        if epoch == self.epoch:
+            self.working[index] = version
+
+    def on_disk(self, index: int, extent: int) -> Version:
+        """What the last finished write left in an extent."""
+        return self._on_disk[index, extent]
+
+    def settle(self, *, committed: bool) -> None:
+        """The working generation becomes the committed one, or is forgotten."""
+        if committed:
+            self.committed.update(self.working)
+        self.working.clear()
+        self.writes.clear()
+        self.epoch += 1

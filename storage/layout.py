@@ -1,0 +1,268 @@
+"""Where every byte of a store lies: extents of records, stripes over volumes. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from .record import PAGE_BYTES, RecordSpec, round_up
+
+KIB = 1024
+MIB = 1024 * KIB
+BLOCK_BYTES = 16 * MIB  # one system call, and one block of a checksum
+STRIPE_BYTES = 16 * MIB
+METADATA_LIMIT_BYTES = 64 * KIB
+HEADER_OFFSET = 0
+SUPERBLOCK_OFFSETS = (64 * KIB, 128 * KIB)
+BODY_OFFSET = 256 * KIB  # two commit bodies of Layout.body_bytes each, one behind the other
+_TRAILER_HEAD_BYTES = 256
+_BODY_ENTRY_BYTES = 96  # more than one record's entry in a commit body can take
+
+Backend = Literal["auto", "direct", "buffered"]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.IGNORECASE)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size: "4096", "500MB" (powers of 1000), "2GiB" (powers of 1024); ValueError if odd."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; wanted bytes, or a form like 500MB or 2GiB")
+    number, unit = match.groups()
+    scale = 1
+    if unit:
+        scale = (1024 if unit[1:] else 1000) ** _POWERS[unit[0].lower()]
+    return int(float(number) * scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeConfig:
+    """A directory on one drive, and how much of it may be used.
+
+    `limit_bytes` bounds all stores below `path` together. `throttle_bytes_per_second` slows reads
+    and writes, taken together, to that rate: it models a slower drive.
+    """
+
+    path: Path
+    limit_bytes: int | None = None
+    backend: Backend = "auto"
+    throttle_bytes_per_second: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "PATH" or "PATH:BYTES"; ValueError when BYTES is no size."""
+        head, colon, tail = text.rpartition(":")
+        if not colon or "/" in tail:
+            return cls(path=Path(text))
+        return cls(path=Path(head), limit_bytes=parse_bytes(tail))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Room for one version of a record and its trailer: on each volume one run of bytes.
+
+    Stripe i of the record belongs to volume `deal[(first + i) % len(deal)]`; a volume's stripes
+    follow one another from `starts[volume]`. A volume with `lengths[volume] == 0` takes no part.
+    """
+
+    first: int
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Record bytes `start` to `stop`, contiguous on one volume from `offset` on."""
+
+    volume: int
+    offset: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The geometry of a store. `extents[i]` are the extents of `records[i]`: two when mutable."""
+
+    records: tuple[RecordSpec, ...]
+    extents: tuple[tuple[Extent, ...], ...]
+    deal: tuple[int, ...]
+    stripe_bytes: int
+    block_bytes: int
+    body_bytes: int
+    file_bytes: tuple[int, ...]
+
+    @property
+    def num_volumes(self) -> int:
+        """How many volumes the records are striped over."""
+        return len(self.file_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(self.file_bytes)
+
+    def body_offset(self, copy: int) -> int:
+        """Byte offset of commit body 0 or 1 in the first volume's file."""
+        return BODY_OFFSET + copy * self.body_bytes
+
+    def pieces(self, extent: Extent, start: int, stop: int) -> Iterator[Piece]:
+        """Cut record bytes [start, stop) at blocks and stripes, in order."""
+        while start < stop:
+            end = min(stop, round_up(start + 1, self.block_bytes))
+            volume, offset = self._place(extent, start)
+            yield Piece(volume=volume, offset=offset, start=start, stop=end)
+            start = end
+
+    def _place(self, extent: Extent, position: int) -> tuple[int, int]:
+        stripe, within = divmod(position, self.stripe_bytes)
+        volume = _volume_of_stripe(self.deal, extent.first, stripe)
+        before = _stripes_before(self.deal, extent.first, stripe, volume)
+        return volume, extent.starts[volume] + before * self.stripe_bytes + within
+
+
+def trailer_bytes(record: RecordSpec) -> int:
+    """Bytes of the trailer behind a record: a fixed head and 8 bytes a tensor, in whole pages."""
+    return round_up(_TRAILER_HEAD_BYTES + 8 * len(record.tensors), PAGE_BYTES)
+
+
+def extent_bytes(record: RecordSpec) -> int:
+    """Bytes of one version of a record on disk: its padded tensors and its trailer."""
+    return record.padded_bytes + trailer_bytes(record)
+
+
+def plan_layout(
+    records: Sequence[RecordSpec],
+    volumes: Sequence[VolumeConfig],
+    *,
+    stripe_bytes: int = STRIPE_BYTES,
+) -> Layout:
+    """Place records on volumes: the same arguments always give the same layout.
+
+    Stripes are dealt in turn; each extent begins at the volume after the one where the last
+    extent ended, so that small records spread too. ValueError for names given twice, no records,
+    no volumes, or a stripe that is not whole pages.
+    """
+    _check_plan(records, volumes, stripe_bytes)
+    deal = tuple(range(len(volumes)))
+    body_bytes = round_up(
+        METADATA_LIMIT_BYTES + PAGE_BYTES + _BODY_ENTRY_BYTES * len(records), PAGE_BYTES
+    )
+    ends = [BODY_OFFSET + 2 * body_bytes] * len(volumes)
+    first = 0
+    extents = []
+    for record in records:
+        pair = []
+        for _ in range(2 if record.mutable else 1):
+            pair.append(_place_extent(extent_bytes(record), deal, first, stripe_bytes, ends))
+        num_stripes = -(-extent_bytes(record) // stripe_bytes)
+        first = (first + num_stripes) % len(deal)
+        extents.append(tuple(pair))
+    return Layout(
+        records=tuple(records),
+        extents=tuple(extents),
+        deal=deal,
+        stripe_bytes=stripe_bytes,
+        block_bytes=min(BLOCK_BYTES, stripe_bytes),
+        body_bytes=body_bytes,
+        file_bytes=tuple(round_up(end, 64 * KIB) for end in ends),
+    )
+
+
+def validate_layout(layout: Layout) -> None:
+    """Refuse a layout whose extents are misaligned, too short, overlapping or out of the file.
+
+    ValueError names the record. A layout that passes can be read and written safely.
+    """
+    if layout.stripe_bytes % layout.block_bytes or layout.block_bytes % PAGE_BYTES:
+        raise ValueError(f"stripe {layout.stripe_bytes} and block {layout.block_bytes} do not fit")
+    if len(layout.extents) != len(layout.records):
+        raise ValueError(f"{len(layout.extents)} extents for {len(layout.records)} records")
+    taken: list[list[tuple[int, int]]] = [
+        [(0, BODY_OFFSET + 2 * layout.body_bytes)] for _ in layout.file_bytes
+    ]
+    for record, extents in zip(layout.records, layout.extents, strict=True):
+        for extent in extents:
+            _validate_extent(layout, record, extent)
+            for volume, (start, length) in enumerate(
+                zip(extent.starts, extent.lengths, strict=True)
+            ):
+                taken[volume].append((start, start + length))
+    for volume, ranges in enumerate(taken):
+        ranges.sort()
+        for (_, stop), (start, _) in zip(ranges, ranges[1:], strict=False):
+            if start < stop:
+                raise ValueError(f"volume {volume}: two extents share byte {start}")
+
+
+def _validate_extent(layout: Layout, record: RecordSpec, extent: Extent) -> None:
+    if len(extent.starts) != layout.num_volumes or len(extent.lengths) != layout.num_volumes:
+        raise ValueError(f"record {record.name!r}: an extent does not name every volume")
+    wanted = _share_lengths(extent_bytes(record), layout.deal, extent.first, layout.stripe_bytes)
+    for volume in range(layout.num_volumes):
+        start, length = extent.starts[volume], extent.lengths[volume]
+        if length < wanted[volume] or start % PAGE_BYTES:
+            raise ValueError(f"record {record.name!r}: bad extent on volume {volume}")
+        if start < 0 or start + length > layout.file_bytes[volume]:
+            raise ValueError(f"record {record.name!r}: extent leaves the file of volume {volume}")
+
+
+def _check_plan(
+    records: Sequence[RecordSpec], volumes: Sequence[VolumeConfig], stripe_bytes: int
+) -> None:
+    names = [record.name for record in records]
+    if not names or not volumes:
+        raise ValueError(f"a store needs records and volumes; got {len(names)} and {len(volumes)}")
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"records named twice: {', '.join(twice)}")
+    if stripe_bytes < PAGE_BYTES or stripe_bytes % min(BLOCK_BYTES, stripe_bytes):
+        raise ValueError(f"stripe_bytes {stripe_bytes} is not a multiple of {BLOCK_BYTES}")
+    if stripe_bytes % PAGE_BYTES:
+        raise ValueError(f"stripe_bytes {stripe_bytes} is not whole pages of {PAGE_BYTES} bytes")
+
+
+def _place_extent(
+    num_bytes: int, deal: tuple[int, ...], first: int, stripe_bytes: int, ends: list[int]
+) -> Extent:
+    """Append one extent to the files that end at `ends`, which move on."""
+    lengths = _share_lengths(num_bytes, deal, first, stripe_bytes)
+    starts = []
+    for volume, length in enumerate(lengths):
+        start = round_up(ends[volume], _alignment(length)) if length else ends[volume]
+        starts.append(start)
+        ends[volume] = start + length
+    return Extent(first=first, starts=tuple(starts), lengths=tuple(lengths))
+
+
+def _alignment(length: int) -> int:
+    """Whole huge pages for large extents, less for small ones: the gap stays near 3 %."""
+    if length >= 64 * MIB:
+        return 2 * MIB
+    return 64 * KIB if length >= 2 * MIB else PAGE_BYTES
+
+
+def _share_lengths(
+    num_bytes: int, deal: tuple[int, ...], first: int, stripe_bytes: int
+) -> list[int]:
+    """Bytes of a record of `num_bytes` that fall to each volume."""
+    full, rest = divmod(num_bytes, stripe_bytes)
+    lengths = [
+        _stripes_before(deal, first, full, volume) * stripe_bytes for volume in range(max(deal) + 1)
+    ]
+    if rest:
+        lengths[_volume_of_stripe(deal, first, full)] += rest
+    return lengths
+
+
+def _volume_of_stripe(deal: tuple[int, ...], first: int, stripe: int) -> int:
+    return deal[(first + stripe) % len(deal)]
+
+
+def _stripes_before(deal: tuple[int, ...], first: int, stripe: int, volume: int) -> int:
+    """How many of the stripes 0 to `stripe` - 1 belong to `volume`."""
+    rounds, rest = divmod(stripe, len(deal))
+    partial = sum(_volume_of_stripe(deal, first, i) == volume for i in range(rest))
+    return rounds * deal.count(volume) + partial

@@ -1,0 +1,450 @@
+"""The tensor store: records by name, striped over volumes, one committed generation always whole.
+
+Read this first. A mutable record has two extents: a step reads one and writes the other, and
+`commit` makes the written ones live by one page. What is on disk, byte by byte: README.md.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from .checksum import hash_bytes
+from .commit import Version, sync_all, write_body, write_superblock
+from .drives import DriveSet, OpenOptions, create_drives, open_drives
+from .errors import IoFailed, IoTimeout, Misuse, StoreError
+from .files import remove_store, store_directories, store_exists
+from .future import Buffer, IoFuture, start_after
+from .generation import Generations
+from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, VolumeConfig, plan_layout
+from .operation import read_record, write_record
+from .record import RecordSpec
+from .recovery import LastCommit, read_last_commit
+from .scrub import Progress, scrub
+from .stats import StorageStatus, StoreStats
+from .superblock import Superblock
+from .trailer import CommitBody, Trailer, encode_body, encode_metadata
+from .volume import OpenVolume, open_file_volume
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitInfo:
+    """A commit that is on the drives. `sync_seconds` is the part spent in sync and superblock."""
+
+    generation: int
+    step: int
+    num_records: int  # records written in this generation
+    seconds: float
+    sync_seconds: float
+
+
+class TensorStore:
+    """An open store. Make one with `create` or `open`; any thread may call; close it at the end."""
+
+    def __init__(self, drives: DriveSet, last: LastCommit | None, *, read_only: bool) -> None:
+        """Use `create` or `open`."""
+        self._drives = drives
+        self._records = {record.name: record for record in drives.layout.records}
+        self._indexes = {name: i for i, name in enumerate(self._records)}
+        self._generations = Generations(drives.layout, dict(last.versions) if last else {})
+        self._superblock: Superblock | None = last.superblock if last else None
+        self._metadata = dict(last.body.metadata) if last else {}
+        self._written_before = list(last.body.written_bytes if last else [0] * len(drives.drives))
+        self._begun_step: int | None = None
+        self._refusal = "it was opened read-only" if read_only else ""
+        self._failure: BaseException | None = None
+        self._under_way: set[IoFuture] = set()
+        self._closed = False
+        self._lock = threading.RLock()
+        self._commit_lock = threading.Lock()
+
+    @classmethod
+    def create(
+        cls,
+        volumes: Sequence[VolumeConfig],
+        records: Sequence[RecordSpec],
+        *,
+        name: str,
+        description: Mapping[str, Any] | None = None,
+        reserve_bytes: int | None = None,
+        io_timeout_seconds: float = 60,
+        stripe_bytes: int = STRIPE_BYTES,
+        open_volume: OpenVolume = open_file_volume,
+    ) -> Self:
+        """Reserve the files of a new store in `<volume>/<name>/`: whole, or nothing is left.
+
+        `description` (JSON values) is kept unchanged for life. `reserve_bytes` must stay free on
+        each file system (None: 2 GiB or 5 %, the larger). Raises NoSpace before anything is made,
+        Misuse when the store exists, Locked, StoreError for a volume that cannot be used.
+        """
+        drives = create_drives(
+            volumes,
+            plan_layout(records, volumes, stripe_bytes=stripe_bytes),
+            OpenOptions(io_timeout_seconds=io_timeout_seconds, open_volume=open_volume),
+            name=name,
+            description=dict(description or {}),
+            reserve_bytes=reserve_bytes,
+        )
+        return cls(drives, None, read_only=False)._logged("created")
+
+    @classmethod
+    def open(
+        cls,
+        volumes: Sequence[VolumeConfig],
+        *,
+        name: str,
+        read_only: bool = False,
+        io_timeout_seconds: float = 60,
+        open_volume: OpenVolume = open_file_volume,
+    ) -> Self:
+        """Open a store at its last commit. The volumes may be given in any order.
+
+        Raises NotCommitted when there was none, Locked, Incompatible (a foreign file, another
+        version, volumes that do not belong together), Corrupt, StoreError when there is no store.
+        """
+        options = OpenOptions(
+            io_timeout_seconds=io_timeout_seconds, open_volume=open_volume, read_only=read_only
+        )
+        drives = open_drives(volumes, options, name=name)
+        try:
+            last = read_last_commit(drives)
+        except BaseException:
+            drives.close()
+            raise
+        return cls(drives, last, read_only=read_only)._logged("opened")
+
+    @staticmethod
+    def remove(volumes: Sequence[VolumeConfig], *, name: str) -> None:
+        """Remove a store, or what is left of one; nothing to remove is fine. Locked when in use."""
+        remove_store(store_directories(volumes, name))
+
+    @staticmethod
+    def exists(volumes: Sequence[VolumeConfig], *, name: str) -> bool:
+        """True when the store was created whole on every volume, whether committed or not."""
+        return store_exists(store_directories(volumes, name))
+
+    @property
+    def records(self) -> Mapping[str, RecordSpec]:
+        """The records by name, in the order given at creation."""
+        return self._records
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What the creator said of the store."""
+        return self._drives.manifest.description
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the live commit; empty before the first."""
+        return dict(self._metadata)
+
+    @property
+    def generation(self) -> int:
+        """Number of the live commit; 0 before the first."""
+        return self._superblock.generation if self._superblock else 0
+
+    @property
+    def step(self) -> int:
+        """The step that the live commit was begun with; 0 before the first."""
+        return self._superblock.step if self._superblock else 0
+
+    def begin(self, step: int) -> None:
+        """Open the working generation for writes of `step`, or go on with it in a further step.
+
+        Raises Misuse when a write failed and `abort` was not called, or the store is read-only.
+        """
+        with self._lock:
+            self._check_writable()
+            self._begun_step = step
+
+    def read_into(
+        self,
+        record: str,
+        slot: Buffer,
+        *,
+        tensors: Sequence[str] | None = None,
+        committed: bool = False,
+    ) -> IoFuture:
+        """Start to fill the slot with a record, or with the named tensors at their offsets.
+
+        Reads the newest version: one written since the last commit (after a write that is under
+        way), else the committed one; with `committed` always the latter. Checksums are verified:
+        the future raises Corrupt. Raises KeyError, NotCommitted and Misuse (slot) at once.
+        """
+        index = self._indexes[record]
+        _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
+        with self._lock:
+            self._check_open()
+            extent = self._generations.extent_to_read(index, committed=committed)
+            future = self._future(f"read of record {record!r}", slot, "nvme_read")
+            before = self._generations.add_reader(index, extent, future)
+        start = partial(
+            read_record,
+            self._drives.target(index, extent),
+            slot,
+            future,
+            tensors=tensors,
+            trailer=lambda: self._generations.on_disk(index, extent).trailer,
+        )
+        start_after(before, future, start, inherit_failure=True)
+        return future
+
+    def write_from(self, record: str, slot: Buffer) -> IoFuture:
+        """Start to write a whole record from the slot, into the extent that no commit needs.
+
+        A later write of the same record before the commit replaces this one. Raises KeyError and
+        Misuse (outside `begin`, after a failed write, slot too small, read-only record) at once.
+        """
+        index = self._indexes[record]
+        _check_slot(slot, record, self._records[record].padded_bytes)
+        with self._lock:
+            self._check_writable()
+            if self._begun_step is None:
+                raise Misuse(f"write of record {record!r} outside begin and commit; call begin")
+            extent = self._generations.extent_to_write(index)
+            future = self._future(f"write of record {record!r}", slot, "nvme_write")
+            before = self._generations.add_writer(index, extent, future)
+            epoch = self._generations.epoch
+            trailer = partial(self._trailer, index, extent, self.generation + 1, self._begun_step)
+        future.add_done_callback(partial(self._write_ended, future, epoch))
+        start = partial(
+            write_record,
+            self._drives.target(index, extent),
+            slot,
+            future,
+            trailer=trailer,
+            written=partial(self._written, index, extent, epoch),
+        )
+        start_after(before, future, start, inherit_failure=False)
+        return future
+
+    def commit(self, metadata: Mapping[str, Any]) -> CommitInfo:
+        """Wait for the writes since the last commit and make them live, durably, with `metadata`.
+
+        Returns when a power loss can no longer undo it. ValueError for metadata above 64 KiB of
+        JSON. Raises Misuse after a failed write (then `abort`). A failed sync or superblock raises
+        what failed and leaves the store read-only: only opening it again tells which commit lives.
+        """
+        size = len(encode_metadata(metadata).encode())
+        if size > METADATA_LIMIT_BYTES:
+            raise ValueError(f"metadata takes {size} bytes; the limit is {METADATA_LIMIT_BYTES}")
+        with self._commit_lock:
+            start = time.monotonic()
+            step = self._await_writes()
+            superblock = self._write_body(step, metadata)
+            sync_start = time.monotonic()
+            self._make_live(superblock)
+            with self._lock:
+                num_records = len(self._generations.working)
+                self._generations.settle(committed=True)
+                self._superblock = superblock
+                self._metadata = dict(metadata)
+            now = time.monotonic()
+        return CommitInfo(
+            generation=superblock.generation,
+            step=step,
+            num_records=num_records,
+            seconds=now - start,
+            sync_seconds=now - sync_start,
+        )
+
+    def abort(self) -> None:
+        """Forget everything since the last commit, a failed write too."""
+        with self._commit_lock, self._lock:
+            self._check_open()
+            self._generations.settle(committed=False)
+            self._failure = None
+            self._begun_step = None
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        """Read every committed record and check it; the problems found, in words.
+
+        `progress` hears of the bytes done and the bytes in all, record by record.
+        """
+        with self._lock:
+            self._check_open()
+            versions = sorted(self._generations.committed.items())
+        targets = [
+            (self._drives.target(index, version.extent_index), version.trailer)
+            for index, version in versions
+        ]
+        return scrub(targets, self._drives.patience, progress)
+
+    def stats(self) -> StoreStats:
+        """What was moved since the store was opened."""
+        return self._drives.stats()
+
+    def status(self) -> StorageStatus:
+        """What the store is and which road its bytes take."""
+        return StorageStatus(
+            name=self._drives.manifest.name,
+            generation=self.generation,
+            step=self.step,
+            num_records=len(self._records),
+            total_bytes=self._drives.layout.total_bytes,
+            read_only=bool(self._refusal),
+            volumes=self._drives.statuses(self._written_before),
+        )
+
+    def close(self) -> None:
+        """Let the store go. What was not committed is lost; every future comes to its end."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._drives.close(self._give_up)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _await_writes(self) -> int:
+        """Close the working generation to further writes, wait for all of it; its step."""
+        with self._lock:
+            self._check_writable()
+            if self._begun_step is None:
+                raise Misuse("commit outside begin; call begin first")
+            step, self._begun_step = self._begun_step, None
+            writes = list(self._generations.writes.values())
+        for write in writes:
+            try:
+                write.result()
+            except StoreError as error:
+                self._failure = self._failure or error
+        self._check_writable()
+        return step
+
+    def _write_body(self, step: int, metadata: Mapping[str, Any]) -> Superblock:
+        generation = self.generation + 1
+        versions = self._generations.committed | self._generations.working
+        written = zip(self._written_before, self._drives.written_bytes(), strict=True)
+        body = encode_body(
+            CommitBody(
+                metadata=metadata,
+                live=[
+                    versions[i].entry() if i in versions else None
+                    for i in range(len(self._records))
+                ],
+                written_bytes=[before + now for before, now in written],
+            )
+        )
+        copy = generation % 2
+        layout, patience = self._drives.layout, self._drives.patience
+        try:
+            write_body(self._drives.drives[0], layout, body, copy, patience)
+        except IoFailed as error:
+            self._failure = error
+            raise
+        except BaseException as error:  # it may still land, in the area of the next attempt
+            self._refuse_writes(generation, error)
+            raise
+        return Superblock(
+            uuid=self._drives.manifest.uuid,
+            generation=generation,
+            step=step,
+            body_hash=hash_bytes(body),
+            body_bytes=len(body),
+            body_copy=copy,
+        )
+
+    def _make_live(self, superblock: Superblock) -> None:
+        try:
+            sync_all(self._drives.drives, self._drives.patience)
+            write_superblock(self._drives.drives[0], superblock, self._drives.patience)
+        except BaseException as error:
+            self._refuse_writes(superblock.generation, error)
+            raise
+
+    def _refuse_writes(self, generation: int, error: BaseException) -> None:
+        self._refusal = f"commit {generation} failed: {error}; open the store again"
+        log.error("store %s is read-only: %s", self._drives.manifest.name, self._refusal)
+
+    def _trailer(
+        self, index: int, extent: int, generation: int, step: int, checksums: tuple[int, ...]
+    ) -> Trailer:
+        return Trailer(
+            uuid=self._drives.manifest.uuid,
+            record_index=index,
+            extent_index=extent,
+            generation=generation,
+            step=step,
+            checksums=checksums,
+        )
+
+    def _written(
+        self, index: int, extent: int, epoch: int, trailer: Trailer, trailer_hash: int
+    ) -> None:
+        version = Version(extent_index=extent, trailer=trailer, trailer_hash=trailer_hash)
+        with self._lock:
+            self._generations.written(index, version, epoch)
+
+    def _write_ended(self, future: IoFuture, epoch: int) -> None:
+        error = future.exception()
+        with self._lock:
+            if error is not None and epoch == self._generations.epoch:
+                self._failure = self._failure or error
+
+    def _future(self, label: str, slot: Buffer, link: str) -> IoFuture:
+        waited = self._drives.links[link].waited
+        future = IoFuture(label, slot, patience=self._drives.patience, waited=waited)
+        self._under_way.add(future)
+        future.add_done_callback(partial(self._forget, future))
+        return future
+
+    def _forget(self, future: IoFuture) -> None:
+        with self._lock:
+            self._under_way.discard(future)
+
+    def _give_up(self) -> None:
+        with self._lock:
+            hanging = list(self._under_way)
+        for future in hanging:
+            future.give_up(IoTimeout(f"{future.label}: still inside the drive at close"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Misuse("the store is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._refusal:
+            raise Misuse(f"the store is read-only: {self._refusal}")
+        if self._failure is not None:
+            raise Misuse(
+                f"a write since the last commit failed ({self._failure}); call abort, "
+                "then repeat the work since that commit"
+            ) from self._failure
+
+    def _logged(self, what: str) -> Self:
+        for volume in self._drives.statuses(self._written_before):
+            log.info(
+                "store %s %s: volume %s, %s I/O (asked: %s): %s",
+                self._drives.manifest.name,
+                what,
+                volume.path,
+                volume.active,
+                volume.requested,
+                volume.why,
+            )
+        return self
+
+
+def _check_slot(slot: Buffer, record: str, wanted: int) -> None:
+    slot.check_usable()
+    if slot.nbytes < wanted:
+        raise Misuse(
+            f"record {record!r} needs a slot of {wanted} bytes; this one has {slot.nbytes}"
+        )

@@ -1,0 +1,186 @@
+"""Copies between host and device: on CUDA each direction on a stream of its own.
+
+The only home of CUDA streams and events. On cpu a copy is done when the call returns, and is
+counted and timed all the same.
+"""
+
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from .errors import Misuse
+from .stats import LinkMeter, LinkStats
+
+_DIRECTIONS = ("h2d", "d2h")
+_cuda: Any = torch.cuda  # partly without types
+
+
+class Fence:
+    """A point in the work given to the device. Without an event it has been reached."""
+
+    def __init__(self, event: Any = None, *, meter: LinkMeter | None = None) -> None:
+        """Use Transfer's methods."""
+        self._event = event
+        self._meter = meter
+
+    def done(self) -> bool:
+        """True when the work before this point is finished."""
+        return self._event is None or bool(self._event.query())
+
+    def wait(self) -> None:
+        """The calling thread waits; a failed copy or kernel raises torch's error here."""
+        if self._event is None:
+            return
+        start = time.monotonic()
+        self._event.synchronize()
+        if self._meter is not None:
+            self._meter.waited(time.monotonic() - start)
+
+    def order(self) -> None:
+        """What the current compute stream is given from now on starts after this point."""
+        if self._event is not None:
+            self._event.wait(torch.cuda.current_stream())
+
+    def order_before(self, stream: Any) -> None:
+        """The same for another stream."""
+        if self._event is not None:
+            self._event.wait(stream)
+
+
+class Transfer:
+    """The copies to and from one device; a context manager."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Open the copy streams. `device` is cpu or a CUDA device."""
+        self._device = device
+        self._meters = {direction: LinkMeter() for direction in _DIRECTIONS}
+        self._streams: dict[str, Any] = {}
+        self._timed: list[tuple[str, int, int, Any, Any]] = []
+        self._lock = threading.Lock()
+        if device.type == "cuda":
+            self._streams = {one: _cuda.Stream(device=device) for one in _DIRECTIONS}
+
+    def to_device(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        payload_bytes: int | None = None,
+        after: Fence | None = None,
+    ) -> Fence:
+        """Copy host `source` to device `target` (same dtype and number of elements).
+
+        On CUDA it begins after `after` and the fence returned says when it is through; neither
+        tensor may be changed or freed before. `payload_bytes` of it are counted as payload, the
+        rest as padding. Raises Misuse when the tensors do not match.
+        """
+        return self._copy("h2d", source, target, payload_bytes, after)
+
+    def to_host(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        payload_bytes: int | None = None,
+        after: Fence | None = None,
+    ) -> Fence:
+        """Copy device `source` to host `target`; the rest as `to_device`."""
+        return self._copy("d2h", source, target, payload_bytes, after)
+
+    def fence(self) -> Fence:
+        """The point up to which the current compute stream has been given work."""
+        if not self._streams:
+            return Fence()
+        event = _cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return Fence(event)
+
+    def stats(self) -> dict[str, LinkStats]:
+        """What was copied since the start, by direction; copies still under way are left out."""
+        self._count_finished()
+        return {direction: meter.snapshot() for direction, meter in self._meters.items()}
+
+    def close(self) -> None:
+        """Wait for the copies under way."""
+        for stream in self._streams.values():
+            stream.synchronize()
+        self._count_finished()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _copy(
+        self,
+        direction: str,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        payload_bytes: int | None,
+        after: Fence | None,
+    ) -> Fence:
+        if source.dtype != target.dtype or source.numel() != target.numel():
+            raise Misuse(
+                f"a copy needs equal tensors; source has {source.numel()} of {source.dtype}, "
+                f"target {target.numel()} of {target.dtype}"
+            )
+        payload = source.nbytes if payload_bytes is None else payload_bytes
+        padding = source.nbytes - payload
+        if self._streams:
+            return self._copy_on_stream(direction, source, target, payload, padding, after)
+        start = time.monotonic()
+        target.copy_(source.view(target.shape))
+        self._meters[direction].add(
+            payload_bytes=payload, padding_bytes=padding, busy_seconds=time.monotonic() - start
+        )
+        return Fence()
+
+    def _copy_on_stream(
+        self,
+        direction: str,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        payload: int,
+        padding: int,
+        after: Fence | None,
+    ) -> Fence:
+        stream = self._streams[direction]
+        begun, ended = (_cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream):
+            if after is not None:
+                after.order_before(stream)
+            begun.record(stream)
+            target.copy_(source.view(target.shape), non_blocking=True)
+            ended.record(stream)
+        for tensor in (source, target):
+            if tensor.is_cuda:  # its memory may not be given to others before the copy is through
+                tensor.record_stream(stream)
+        with self._lock:
+            self._timed.append((direction, payload, padding, begun, ended))
+        self._count_finished()
+        return Fence(ended, meter=self._meters[direction])
+
+    def _count_finished(self) -> None:
+        """Move the copies that are through from the list of events into the counters."""
+        with self._lock:
+            under_way = []
+            for entry in self._timed:
+                direction, payload, padding, begun, ended = entry
+                if not ended.query():
+                    under_way.append(entry)
+                    continue
+                self._meters[direction].add(
+                    payload_bytes=payload,
+                    padding_bytes=padding,
+                    busy_seconds=begun.elapsed_time(ended) / 1000,
+                )
+            self._timed = under_way
