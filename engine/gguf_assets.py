@@ -8,6 +8,7 @@ from typing import Any
 
 from .gguf_model import read_gguf_model, token_ids
 from .gguf_tokenizer import build_tokenizer
+from .model_files import ModelError
 
 ASSETS_VERSION = 1  # raise it when the same metadata shall give other files
 
@@ -22,7 +23,12 @@ def prepare_assets(path: Path, cache_dir: Path) -> Path:
     assets_dir = cache_dir / f"gguf-v{ASSETS_VERSION}-{model.header.digest}"
     if assets_dir.exists():
         return assets_dir
-    tokenizer = build_tokenizer(model.header.metadata, path)
+    tokenizer = build_tokenizer(model.header.metadata, path, max_tokens=model.spec.max_positions)
+    if len(tokenizer) > model.spec.vocab_size:
+        raise ModelError(
+            f"{path}: {len(tokenizer)} tokens, but only {model.spec.vocab_size} rows of the "
+            f"embedding; convert the model again"
+        )
     cache_dir.mkdir(parents=True, exist_ok=True)
     partial_dir = Path(tempfile.mkdtemp(prefix=".gguf-", dir=cache_dir))
     try:

@@ -6,6 +6,8 @@ type, offset for each tensor; then, aligned, the tensors' data. All of it little
 
 import hashlib
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
@@ -22,8 +24,8 @@ VERSIONS = (2, 3)
 MAX_DIMENSIONS = 4
 DEFAULT_ALIGNMENT = 32
 STRING, ARRAY, BOOL = 8, 9, 7
-# Value types by number, as struct formats.
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "?", 10: "Q", 11: "q",
+# Value types by number, as the letters of struct and array.
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "B", 10: "Q", 11: "q",
            12: "d"}  # fmt: skip
 
 
@@ -111,17 +113,21 @@ class _Reader:
             return self.text()
         if kind == ARRAY:
             return self._array(self.number("I"), self.number("Q"))
+        if kind == BOOL:
+            return self.number("?")
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         raise ModelError(f"{self.path}: its metadata has a value of the unknown type {kind}")
 
-    def _array(self, kind: int, count: int) -> list[Any]:
+    def _array(self, kind: int, count: int) -> Sequence[Any]:
+        """Strings as a list; numbers as an array, so that a hostile file cannot inflate them."""
         if kind == STRING:
             return [self.text() for _ in range(count)]
         if kind not in SCALARS:
             raise ModelError(f"{self.path}: its metadata has an array of the unknown type {kind}")
-        data = self.take(count * struct.calcsize(f"<{SCALARS[kind]}"))
-        return list(struct.unpack(f"<{count}{SCALARS[kind]}", data))
+        numbers = array(SCALARS[kind])
+        numbers.frombytes(self.take(count * numbers.itemsize))
+        return numbers
 
 
 def _read_metadata(reader: _Reader, count: int) -> dict[str, Any]:

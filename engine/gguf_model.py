@@ -115,12 +115,11 @@ def token_ids(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _check_supported(values: Mapping[str, Any], where: Path) -> None:
-    if values.get("split.count", 1) > 1:
+    if (num_parts := values.get("split.count", 0)) not in (0, 1):
         raise ModelError(
-            f"{where} is one of {values['split.count']} parts; join them first: "
-            f"llama-gguf-split --merge"
+            f"{where} is one of {num_parts} parts; join them first: llama-gguf-split --merge"
         )
-    if values.get("llama.expert_count", 0) > 0:
+    if values.get("llama.expert_count", 0) != 0:
         raise UnknownFamily(f"{where}: a mixture of experts; the families known here are: llama")
 
 

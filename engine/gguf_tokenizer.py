@@ -1,6 +1,6 @@
 """A tokenizer from a GGUF file's metadata: its own token list, merges and rules, no guesses."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,35 @@ LLAMA3_WORDS = (
 )
 
 
-def build_tokenizer(metadata: Mapping[str, Any], where: Path) -> Any:
-    """The transformers tokenizer that the metadata describes.
+def build_tokenizer(metadata: Mapping[str, Any], where: Path, *, max_tokens: int) -> Any:
+    """The transformers tokenizer that the metadata describes, for texts of `max_tokens` tokens.
 
-    Raises ModelError for a kind that is not known here, and when a special token would not be a
-    single id.
+    Raises ModelError for a kind that is not known here, for lists that do not fit each other, and
+    when a special token would not be a single id.
     """
+    from transformers import PreTrainedTokenizerFast
+
     kind = metadata.get("tokenizer.ggml.model")
-    builders = {"gpt2": _byte_level, "llama": _sentence_pieces}
-    if kind not in builders:
-        raise ModelError(_unknown(where, "tokenizer", kind, builders))
+    if kind not in _BUILDERS:
+        raise ModelError(_unknown(where, "tokenizer", kind, _BUILDERS))
     tokens = _tokens(metadata, where)
-    tokenizer = builders[kind](metadata, tokens, where)
-    special = _add_special_tokens(tokenizer, metadata, tokens)
+    named = _named_tokens(metadata, tokens, where)
+    try:
+        tokenizer = _BUILDERS[kind](metadata, tokens, where)
+    except ModelError:
+        raise
+    except Exception as e:  # the tokenizers package raises bare Exception
+        raise ModelError(f"{where}: its tokens and merges do not fit each other: {e}") from e
+    special = _add_special_tokens(tokenizer, metadata, tokens, where)
     _check_single_ids(tokenizer, special, where)
-    return _wrap(tokenizer, metadata, tokens, where)
+    _start_with_bos(tokenizer, metadata, named.get("bos_token"))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        chat_template=metadata.get("tokenizer.chat_template"),
+        clean_up_tokenization_spaces=False,
+        model_max_length=max_tokens,
+        **named,
+    )
 
 
 def _unknown(where: Path, what: str, got: Any, known: Mapping[str, Any]) -> str:
@@ -49,6 +63,20 @@ def _tokens(metadata: Mapping[str, Any], where: Path) -> list[str]:
     if len(set(tokens)) != len(tokens):
         raise ModelError(f"{where}: its token list names a token twice; convert the model again")
     return tokens
+
+
+def _named_tokens(metadata: Mapping[str, Any], tokens: list[str], where: Path) -> dict[str, str]:
+    """Texts of the beginning, end, unknown and padding token, as far as there are such."""
+    names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    named: dict[str, str] = {}
+    for key, name in names.items():
+        i = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if i is None:
+            continue
+        if type(i) is not int or not 0 <= i < len(tokens):
+            raise ModelError(f"{where}: its {name} token {i!r} is not one of {len(tokens)} tokens")
+        named[f"{key}_token"] = tokens[i]
+    return named
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: list[str], where: Path) -> Tokenizer:
@@ -94,14 +122,13 @@ _CUTS: dict[str, Callable[[], list[Any]]] = {
 def _sentence_pieces(metadata: Mapping[str, Any], tokens: list[str], where: Path) -> Tokenizer:
     """SentencePiece BPE, in the manner of Llama 2: the best-scored piece is merged first."""
     scores = metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if not isinstance(scores, Sequence) or len(scores) != len(tokens):
         raise ModelError(f"{where} has no score for each token; convert the model again")
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     tokenizer = Tokenizer(
         models.BPE(
             vocab={token: i for i, token in enumerate(tokens)},
             merges=merges_by_score(tokens, scores),
-            unk_token=tokens[unknown],
+            unk_token=tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)],
             fuse_unk=True,
             byte_fallback=True,
         )
@@ -116,7 +143,7 @@ def _sentence_pieces(metadata: Mapping[str, Any], tokens: list[str], where: Path
     return tokenizer
 
 
-def merges_by_score(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
+def merges_by_score(tokens: list[str], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Every way to make a token of two others, the best-scored token first."""
     known = set(tokens)
     order = sorted(range(len(tokens)), key=lambda i: -scores[i])
@@ -129,13 +156,15 @@ def merges_by_score(tokens: list[str], scores: list[float]) -> list[tuple[str, s
 
 
 def _add_special_tokens(
-    tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str]
+    tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], where: Path
 ) -> dict[str, int]:
     """Register control and user-defined tokens; returns their ids."""
-    types = metadata.get("tokenizer.ggml.token_type", [])
+    types = metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(types, Sequence) or len(types) != len(tokens):
+        raise ModelError(f"{where} has no type for each token; convert the model again")
     whole = {
         token: (i, kind)
-        for i, (token, kind) in enumerate(zip(tokens, types, strict=False))
+        for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
         if kind in (CONTROL, USER_DEFINED)
     }
     tokenizer.add_tokens(
@@ -156,30 +185,21 @@ def _check_single_ids(tokenizer: Tokenizer, special: Mapping[str, int], where: P
             )
 
 
-def _wrap(tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], where: Path) -> Any:
-    """The tokenizer with the names of its special tokens, its template and its first token."""
-    from transformers import PreTrainedTokenizerFast
-
-    names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    ids = {key: metadata.get(f"tokenizer.ggml.{name}_token_id") for key, name in names.items()}
-    bad = {key: i for key, i in ids.items() if i is not None and not 0 <= i < len(tokens)}
-    if bad:
-        raise ModelError(f"{where}: its special tokens {bad} are not among {len(tokens)} tokens")
-    named = {f"{key}_token": tokens[i] for key, i in ids.items() if i is not None}
-    starts = metadata.get("tokenizer.ggml.model") == "llama" or _is_llama3(metadata)
-    if metadata.get("tokenizer.ggml.add_bos_token", starts) and ids["bos"] is not None:
-        bos = named["bos_token"]
-        tokenizer.post_processor = TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, ids["bos"])]
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        chat_template=metadata.get("tokenizer.chat_template"),
-        clean_up_tokenization_spaces=False,
-        model_max_length=metadata["llama.context_length"],
-        **named,
+def _start_with_bos(tokenizer: Tokenizer, metadata: Mapping[str, Any], bos: str | None) -> None:
+    """Put the beginning token first, where the file says so or its kind does by default."""
+    default = (
+        metadata["tokenizer.ggml.model"] == "llama"
+        or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
     )
+    if bos is not None and metadata.get("tokenizer.ggml.add_bos_token", default):
+        tokenizer.post_processor = TemplateProcessing(
+            single=f"{bos} $A",
+            pair=f"{bos} $A {bos} $B",
+            special_tokens=[(bos, tokenizer.token_to_id(bos))],
+        )
 
 
-def _is_llama3(metadata: Mapping[str, Any]) -> bool:
-    return metadata.get("tokenizer.ggml.pre") == "llama-bpe"
+_BUILDERS: dict[Any, Callable[[Mapping[str, Any], list[str], Path], Tokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_pieces,
+}
