@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -17,6 +16,7 @@ from .creation import Creation
 from .errors import ApiError
 from .gate import Gate
 from .jobs import IllegalMove
+from .logs import get_logger
 from .metrics import Metrics
 from .routes import events, jobs, models, probes
 from .routes import files as file_routes
@@ -25,7 +25,7 @@ from .status import product_version
 
 EXPIRY_SECONDS = 60
 
-log = structlog.get_logger("headrace.api")
+log = get_logger("headrace.api")
 
 
 def create_app(daemon: Daemon) -> FastAPI:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -17,12 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import auth
 from .errors import ApiError
+from .logs import get_logger
 
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
 UPLOAD_PATH = "/v1/files"
 
-log = structlog.get_logger("headrace.api")
+log = get_logger("headrace.api")
 
 
 class Gate:

@@ -165,16 +165,16 @@ def parse_create(body: Any) -> CreateJob:
 def refusal(errors: Sequence[Any]) -> ApiError:
     """The 400 for what pydantic found: its first fault, by the path of the field."""
     first = errors[0]
-    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    param = ".".join(where) or None
-    if first["type"] == "missing":
-        return ApiError(400, f"Missing field {param!r}.", param=param, code="missing_field")
     if first["type"] == "json_invalid":
         cause = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"The body is not valid JSON: {cause}.", code="invalid_json")
+    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    param = ".".join(where) or None
     if param is None:
         message = "The body must be a JSON object, sent with content-type: application/json."
         return ApiError(400, message, code="invalid_body")
+    if first["type"] == "missing":
+        return ApiError(400, f"Missing field {param!r}.", param=param, code="missing_field")
     value = repr(first.get("input"))[:80]
     message = f"{param} is {value}: {first['msg'][:1].lower()}{first['msg'][1:]}."
     return ApiError(400, message, param=param, code="invalid_value")

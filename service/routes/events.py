@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import orjson
-import structlog
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -15,6 +14,7 @@ from ..contract import Daemon
 from ..errors import ApiError
 from ..events import ends, follow
 from ..jobs import EventRecord
+from ..logs import get_logger
 from ..shapes import event_object, job_object, page
 from .common import After, Limit, TheDaemon, require_job, unknown_after
 
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"
 PING_SECONDS = 10
 SEND_TIMEOUT_SECONDS = 30  # a viewer that takes nothing for so long is dropped
 
-log = structlog.get_logger("headrace.api")
+log = get_logger("headrace.api")
 
 
 @router.get("")

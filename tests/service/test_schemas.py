@@ -1,0 +1,143 @@
+from typing import Any
+
+import pytest
+
+from headrace.service.errors import ApiError, did_you_mean
+from headrace.service.schemas import CreateJob, Hyperparameters, parse_create
+
+BODY: dict[str, Any] = {"model": "tiny", "training_file": "file-1"}
+
+
+def supervised(**hyperparameters: Any) -> dict[str, Any]:
+    """A method object."""
+    return {"type": "supervised", "supervised": {"hyperparameters": hyperparameters}}
+
+
+def refused(**changed: Any) -> ApiError:
+    """How a body with `changed` is refused."""
+    with pytest.raises(ApiError) as caught:
+        parse_create(BODY | changed)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def hyperparameters(body: dict[str, Any]) -> Any:
+    """What a body asks for."""
+    return parse_create(BODY | body).body()["method"]["supervised"]["hyperparameters"]
+
+
+def test_two_fields_are_enough() -> None:
+    assert parse_create(BODY).body() == BODY | {"method": supervised()}
+
+
+def test_auto_and_null_mean_not_given() -> None:
+    nulls = dict.fromkeys(("seed", "suffix", "metadata", "validation_file", "integrations"))
+    asked = {"method": supervised(n_epochs="auto", batch_size=None, max_steps=4)}
+    assert parse_create(BODY | nulls).body() == parse_create(BODY).body()
+    assert hyperparameters(asked) == {"max_steps": 4}
+
+
+@pytest.mark.parametrize("values", [{}, {"n_epochs": 2}, {"clip_mode": "lagged", "n_epochs": 1}])
+def test_the_deprecated_form_means_the_same(values: dict[str, Any]) -> None:
+    assert hyperparameters({"hyperparameters": values}) == values
+    both = {"hyperparameters": values, "method": supervised(**values)}
+    assert hyperparameters(both) == values
+
+
+def test_both_forms_that_differ_are_refused() -> None:
+    error = refused(hyperparameters={"n_epochs": 2}, method=supervised(n_epochs=3))
+    assert (error.param, error.code) == ("hyperparameters", "conflicting_hyperparameters")
+
+
+@pytest.mark.parametrize(
+    ("changed", "param", "guess"),
+    [
+        ({"sead": 1}, "sead", "seed"),
+        ({"method": {"type": "supervised", "supervized": {}}}, "method.supervized", "supervised"),
+        (
+            {"method": supervised(n_epoch=3)},
+            "method.supervised.hyperparameters.n_epoch",
+            "n_epochs",
+        ),
+        ({"hyperparameters": {"batchsize": 3}}, "hyperparameters.batchsize", "batch_size"),
+        (
+            {"method": supervised(checkpoint_every={"step": 3})},
+            "method.supervised.hyperparameters.checkpoint_every.step",
+            "steps",
+        ),
+    ],
+)
+def test_an_unknown_field_is_refused_at_any_depth(
+    changed: dict[str, Any], param: str, guess: str
+) -> None:
+    error = refused(**changed)
+    assert (error.param, error.code) == (param, "unknown_field")
+    assert f"Did you mean {guess!r}?" in error.message
+
+
+@pytest.mark.parametrize("kind", ["dpo", "reinforcement", "magic", 3])
+def test_another_method_is_refused_by_its_type(kind: Any) -> None:
+    error = refused(method={"type": kind, str(kind): {"hyperparameters": {"beta": 1}}})
+    assert (error.param, error.code) == ("method.type", "unsupported_method")
+
+
+@pytest.mark.parametrize(
+    ("values", "param"),
+    [
+        ({"seed": -1}, "seed"),
+        ({"seed": 2147483648}, "seed"),
+        ({"seed": "1"}, "seed"),
+        ({"suffix": "x" * 65}, "suffix"),
+        ({"suffix": "../x"}, "suffix"),
+        ({"suffix": ""}, "suffix"),
+        ({"metadata": {"k": 1}}, "metadata.k"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+        ({"integrations": [{"type": "wandb"}]}, "integrations"),
+        ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
+        ({"hyperparameters": {"n_epochs": 51}}, "hyperparameters.n_epochs"),
+        ({"hyperparameters": {"n_epochs": True}}, "hyperparameters.n_epochs"),
+        ({"hyperparameters": {"batch_size": 257}}, "hyperparameters.batch_size"),
+        ({"hyperparameters": {"learning_rate": float("nan")}}, "hyperparameters.learning_rate"),
+        ({"hyperparameters": {"clip_mode": "some"}}, "hyperparameters.clip_mode"),
+        ({"training_file": None}, "training_file"),
+        ({"model": ""}, "model"),
+        ({"method": 3}, "method"),
+    ],
+)
+def test_a_bad_value_is_refused_by_its_path(values: dict[str, Any], param: str) -> None:
+    assert refused(**values).param == param
+
+
+@pytest.mark.parametrize("body", [None, [], "x", 3])
+def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
+    with pytest.raises(ApiError, match="JSON object"):
+        parse_create(body)
+
+
+def test_every_hyperparameter_may_be_auto() -> None:
+    names = Hyperparameters.model_fields
+    assert hyperparameters({"method": supervised(**dict.fromkeys(names, "auto"))}) == {}
+    assert all(not field.is_required() for field in names.values())
+
+
+def test_the_request_is_what_the_document_says() -> None:
+    schema = CreateJob.model_json_schema()
+    assert schema["required"] == ["model", "training_file"]
+    assert schema["additionalProperties"] is False
+
+
+def test_a_guess_is_made_only_when_it_is_close() -> None:
+    assert did_you_mean("seeed", ["seed", "suffix"]) == " Did you mean 'seed'?"
+    assert did_you_mean("zzz", ["seed", "suffix"]) == " Known: seed, suffix."
+
+
+def test_the_envelope_has_its_four_keys() -> None:
+    error = ApiError(404, "gone", hint="look elsewhere").envelope()["error"]
+    assert error == {
+        "message": "gone",
+        "type": "not_found_error",
+        "param": None,
+        "code": None,
+        "hint": "look elsewhere",
+    }
