@@ -53,7 +53,7 @@ class LayerModule:
         for module in (self._layer, self._norm):
             module.requires_grad_(False)
             module.eval()
-        self._rotary = LlamaRotaryEmbedding(config, device=device)
+        self._rotary = LlamaRotaryEmbedding(config).to(device)
         self._device = device
         self._dtype = dtype
 

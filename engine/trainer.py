@@ -99,6 +99,8 @@ class Trainer:
                 last_norm=self.state.last_norm,
             ),
         )
+        if outcome.skipped:
+            self.work.store.begin(step)  # what was written is dropped, the step still counts
         num_tokens = sum(batch.num_tokens for batch in batches)
         self._advance(step, outcome)
         report = self._report(outcome, num_tokens, rate, perf_counter() - started, before)

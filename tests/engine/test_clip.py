@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from headrace.engine.clip import clip_factor, sum_of_squares
 
 

@@ -1,6 +1,7 @@
 """Learning rates: the promised curve, continuous whoever asks for which step."""
 
 import pytest
+
 from headrace.engine import TrainConfig
 from headrace.engine.lr_schedule import rate_at
 

@@ -1,8 +1,9 @@
 """AdamW on the split state follows torch's AdamW, and does not depend on how it is chunked."""
 
-import headrace.engine.optimizer as optimizer
 import pytest
 import torch
+
+import headrace.engine.optimizer as optimizer
 from headrace.engine import TrainConfig
 from headrace.engine.optimizer import AdamScalars, adamw_update
 from headrace.engine.state import StateViews, join_master, split_master

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+
 from headrace.engine.pipeline import run_pass
 
 Slot = dict[str, int | None]

@@ -1,6 +1,7 @@
 """The fp32 master survives its split into two halves, whatever its bits."""
 
 import torch
+
 from headrace.engine.state import join_master, split_master
 
 

@@ -1,0 +1,69 @@
+"""Law 5: what the counters say was moved is what the plan says must move."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import write_dataset
+from runs import Run
+from tiny import make_tiny_llama
+
+from headrace.engine import RunEvent
+
+
+def _plan(run: Run) -> dict[str, Any]:
+    (event,) = [event for event in run.events if event.type == "plan"]
+    return event.data
+
+
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({"clip_way": "serial"}, "serial"),
+        ({"clip_way": "speculative", "max_grad_norm": 1e9}, "speculative"),
+        ({"clip_mode": "per_layer"}, "speculative"),
+        ({"clip_way": "serial", "recompute": "none"}, "serial"),
+    ],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_step_moves_what_the_plan_says(
+    tmp_path: Path, tied: bool, settings: dict[str, Any], way: str
+) -> None:
+    model = make_tiny_llama(tmp_path / "model", tied=tied, seed=2)
+    dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
+    run = Run(tmp_path, model, dataset, **{"recompute": "all", **settings})
+    run.go()
+    planned = _plan(run)["link_bytes"][way]
+    assert planned["nvme_write"] > 0
+    for step in run.metrics():
+        links = step["links"]
+        for link in ("nvme_read", "nvme_write"):
+            assert links[link]["payload_bytes"] == planned[link]
+        # Kept gradients cross the device's links too: 4 bytes a parameter each way at most.
+        for link in ("h2d", "d2h"):
+            extra = links[link]["payload_bytes"] - planned[link]
+            assert 0 <= extra <= 4 / 12 * planned["nvme_write"]
+
+
+def test_a_wrong_guess_reads_and_writes_the_state_once_more(tmp_path: Path) -> None:
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=2)
+    dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
+    run = Run(tmp_path, model, dataset, clip_way="speculative", max_grad_norm=1e-3)
+    run.go()
+    planned = _plan(run)["link_bytes"]["speculative"]
+    for step in run.metrics():
+        links = step["links"]
+        written = planned["nvme_write"]
+        assert links["nvme_write"]["payload_bytes"] == 2 * written
+        assert links["nvme_read"]["payload_bytes"] == planned["nvme_read"] + written
+
+
+def test_state_in_host_memory_touches_the_drive_at_commits_alone(tmp_path: Path) -> None:
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=2)
+    dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
+    run = Run(tmp_path, model, dataset, state_tier="host", commit_every_steps=2)
+    seen: list[RunEvent] = []
+    run.go(emit=seen.append)
+    writes = [step["links"]["nvme_write"]["payload_bytes"] for step in run.metrics()]
+    assert writes == [0] * 4  # the flush belongs to the commit, after the step's report
+    assert [event.step for event in seen if event.type == "commit"] == [2, 4]
