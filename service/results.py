@@ -39,6 +39,11 @@ def checkpoint_name(job: JobRecord, step: int) -> str:
     return f"{model_name(job)}:ckpt-step-{step}"
 
 
+def error_code(kind: str) -> str:
+    """The name of an exception as the code of an error: NoSpace becomes no_space."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).lstrip("_")
+
+
 def write_result_file(job_id: str, log: Path, files_dir: Path) -> FileRecord:
     """Write the table of a job's steps as CSV, and return the record to add to the journal.
 

@@ -4,15 +4,26 @@ The number of an event is kept with it, so a tail that starts again, in this pro
 goes on where the last one stopped.
 """
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from .event_log import EventReader, LoggedEvent
 from .jobs import JobRecord, Level, Status
 from .journal import Journal
 from .rates import Rates, public_metrics
-from .results import EVAL_NAMES, checkpoint_name, model_name, write_result_file
+from .results import EVAL_NAMES, checkpoint_name, error_code, model_name, write_result_file
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TAIL_SECONDS = 0.2
+RETRY_SECONDS = 1.0
 
 ENDS: dict[str, Status] = {
     "succeeded": "succeeded",
@@ -34,8 +45,8 @@ class Tail:
         self._reader = EventReader(self._log)
         self._rates = Rates()
         self._last: LoggedEvent | None = None
-        self._effects: dict[str, Callable[[LoggedEvent], None]] = {
-            "phase": self._take_phase,
+        self._effects: dict[str, Callable[[LoggedEvent], object]] = {
+            "phase": lambda event: self._journal.set_fields(self._job_id, phase=event.message),
             "metrics": self._take_metrics,
             "eval": self._take_eval,
             "plan": lambda event: self._show(plan=event.data),
@@ -46,15 +57,23 @@ class Tail:
     def poll(self) -> int:
         """Take in what the log has new; how many events that was."""
         count = 0
-        while events := self._reader.read():
-            for event in events:
-                count += self._take(event)
-        return count
+        while True:
+            before = self._reader.offset
+            events = self._reader.read()
+            if not events:
+                return count
+            try:
+                for event in events:
+                    count += self._take(event)
+            except BaseException:
+                self._reader.offset = before  # those that were taken are known by their numbers
+                raise
 
     def settle(self) -> None:
-        """Take in all there is, and the end that a log already told to an API that has died since.
+        """Take in all there is, and act on an end that was taken in but not acted on.
 
-        For a job that is marked as running while no process runs it.
+        For a job that is marked as running while no process runs it. An API can die, or its disk
+        be full, between the two.
         """
         self.poll()
         if self._last and self._last.type == "result" and self._job().status == "running":
@@ -86,12 +105,8 @@ class Tail:
             return {"step": event.step, **named, "full_valid_loss": event.data.get("eval_loss")}
         return event.data
 
-    def _show(self, **values: Any) -> None:
-        self._journal.update_engine(self._job_id, **values)
-
-    def _take_phase(self, event: LoggedEvent) -> None:
-        self._journal.set_fields(self._job_id, phase=event.message)
-        self._show(phase=event.message)
+    def _show(self, **values: Any) -> JobRecord:
+        return self._journal.update_engine(self._job_id, **values)
 
     def _take_metrics(self, event: LoggedEvent) -> None:
         engine = self._job().engine
@@ -141,7 +156,7 @@ class Tail:
             fields["error"] = failure(event)
         if status in ("succeeded", "failed", "cancelled"):
             self._forget_dropped_checkpoints()
-        self._show(phase=None, eta_s=None)
+        self._show(eta_s=None)
         self._journal.move(self._job_id, status, message=event.message, **fields)
 
     def _keep_result(self, job: JobRecord, event: LoggedEvent) -> dict[str, Any]:
@@ -160,8 +175,34 @@ class Tail:
         return job
 
 
+async def follow(tail: Tail, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` and take in what its process logs meanwhile, and all of it before returning.
+
+    While the journal cannot be written, for want of disk space say, the work goes on and its log
+    keeps everything.
+    """
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=TAIL_SECONDS)
+            await _attempt(tail.poll)
+        while not await _attempt(tail.settle):
+            await asyncio.sleep(RETRY_SECONDS)
+        return await task
+    finally:
+        task.cancel()
+
+
+async def _attempt(take: Callable[[], object]) -> bool:
+    try:
+        await asyncio.to_thread(take)
+    except (OSError, SQLAlchemyError) as error:
+        log.warning("cannot take in a job's events yet: %s", error)
+        return False
+    return True
+
+
 def failure(event: LoggedEvent) -> dict[str, Any]:
     """The job's error object for a failed run: the kind of the exception becomes the code."""
     error = event.data["error"]
-    kind = "".join(f"_{c.lower()}" if c.isupper() else c for c in error["type"]).lstrip("_")
-    return {"code": kind, "message": error["message"], "param": None}
+    return {"code": error_code(error["type"]), "message": error["message"], "param": None}

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +47,24 @@ class WorkerOptions:
 
 
 class Worker:
-    """Start it once in a running loop, give it one job at a time, stop it at the end."""
+    """Start it once in a running loop, give it one job at a time, stop it at the end.
 
-    def __init__(self, options: WorkerOptions) -> None:
+    `on_telemetry` is called with the newest numbers of the running job, about once a second.
+    """
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        *,
+        on_telemetry: Callable[[Telemetry], None] = lambda _: None,
+    ) -> None:
         self._options = options
+        self._on_telemetry = on_telemetry
         self._child: Child | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
+        self._alone = asyncio.Event()
         self._run: Run | None = None
         self._seen_running = False
         self._job_ended: asyncio.Future[Death | None] | None = None
@@ -71,16 +82,34 @@ class Worker:
         """Begin to keep a process alive."""
         self._keeper = asyncio.create_task(self._keep(), name="worker-keeper")
 
-    async def ready(self) -> None:
-        """Wait until the process says that it can take a job."""
-        await self._ready.wait()
+    async def alone(self) -> None:
+        """Wait until no worker of an API before this one is left."""
+        await self._alone.wait()
 
-    async def run(self, run: Run, *, step_seconds: float = 0.0) -> Death | None:
+    async def ready(self) -> bool:
+        """Wait until the process says that it can take a job; False when it was stopped instead."""
+        waits = [asyncio.create_task(e.wait()) for e in (self._ready, self._stopping)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self._ready.is_set() and not self._stopping.is_set()
+
+    async def run(
+        self,
+        run: Run,
+        *,
+        step_seconds: float = 0.0,
+        wanted_stop: Callable[[], StopReason | None] = lambda: None,
+    ) -> Death | None:
         """Give a job and wait until it has left the process: None, or the death of the process.
 
-        `step_seconds` is what a step is planned to take; three of them are no hang.
+        `step_seconds` is what a step is planned to take; three of them are no hang. `wanted_stop`
+        says whether the job was to be stopped before the process knew of it.
         """
-        await self.ready()
+        if not await self.ready():
+            return Death(status=0, cause="the worker was stopped")
         assert self._child and self._run is None, "one job at a time"
         self._run, self._seen_running = run, False
         self._job_ended = asyncio.get_running_loop().create_future()
@@ -88,6 +117,8 @@ class Worker:
         self._progress, self._moved_at = -1, time.monotonic()
         self.state = "busy"
         self._child.send(run)
+        if reason := wanted_stop():
+            self.stop_job(run.job_id, reason)
         try:
             return await self._job_ended
         finally:
@@ -132,6 +163,7 @@ class Worker:
             await self._await_old_worker()
             if self._stopping.is_set():
                 break
+            self._alone.set()
             started = time.monotonic()
             death = await self._live_once()
             self._note_death(death, time.monotonic() - started)
@@ -196,6 +228,7 @@ class Worker:
             self._take_heartbeat(message)
         elif isinstance(message, Telemetry):
             self.telemetry = message
+            self._on_telemetry(message)
         elif isinstance(message, Finished):
             self._finish(message.job_id)
 

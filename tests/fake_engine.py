@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.engine import RunEvent, RunResult, TrainConfig
 from headrace.service.ipc import StopReason
+from headrace.service.preparation import PrepareRequest, Refused
 
 OUTCOMES: dict[str, Any] = {"cancel": "cancelled", "pause": "paused", "shutdown": "interrupted"}
 
@@ -54,6 +55,24 @@ def run_job(
     return _result("succeeded", state, total, export_dir=str(export))
 
 
+def prepare(request: PrepareRequest, emit: Callable[[RunEvent], object]) -> TrainConfig:
+    """Prepare nothing, for as long and with the end that the script wants."""
+    job_dir = Path(request.job_dir)
+    script = read_script(job_dir)
+    emit(RunEvent(type="phase", message="tokenizing"))
+    time.sleep(script.get("prepare_seconds", 0))
+    action = script.get("prepare")
+    if action == "refuse":
+        raise Refused(ValueError("line 7: no assistant turn"), "training_file")
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "fill":
+        hoard = [bytearray(1 << 20) for _ in range(512)]
+        time.sleep(60 + len(hoard))
+    config = {"model": request.model_dir, "dataset": str(job_dir), **request.config}
+    return TrainConfig.from_dict({**config, "microbatch_rows": 1})
+
+
 def read_script(run_dir: Path) -> dict[str, Any]:
     """The script of that run; an empty one when there is none."""
     for place in (run_dir, run_dir.parent.parent):
@@ -82,11 +101,6 @@ def act_once(script: dict[str, Any], step: int, run_dir: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     else:
         raise ValueError(action)
-
-
-def no_engine(*_args: object, **_kwargs: object) -> RunResult:
-    """An engine that ends its process at once."""
-    os._exit(3)
 
 
 def step_report(step: int, total: int) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_metrics_update_what_the_job_shows(journal: Journal, tmp_path: Path) -> 
     write(tmp_path, RunEvent(type="phase", message="training"), metrics(1), metrics(2))
     make_tail(journal, tmp_path).poll()
     engine = job(journal).engine
-    assert (engine["phase"], engine["step"], engine["total_steps"]) == ("training", 2, 10)
+    assert (engine["step"], engine["total_steps"]) == (2, 10)
     assert engine["tokens_per_s"] == 200.0 and engine["eta_s"] == 4.0
     assert engine["link_bytes"] == {"nvme_read": 2000, "nvme_write": 1000}
     assert engine["tokens_seen"] == 200

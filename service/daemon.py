@@ -1,0 +1,224 @@
+"""The daemon: everything that goes on behind the API, started and stopped with it.
+
+`resolve`, `status` and `ready` may block and are called in threads; the rest runs on the API's
+event loop and never waits for the worker.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.storage import VolumeConfig, probe_volume
+
+from .errors import ApiError
+from .events import Hub
+from .ipc import Telemetry
+from .job_spec import ResolvedJob, Sources, prepare_request, resolve_job
+from .jobs import JobRecord
+from .journal import Journal
+from .lockfile import LockFile, LockHeld
+from .model_names import find_model, unknown_model
+from .preparation import PrepareRequest
+from .prepare_loop import PrepareLoop
+from .prepare_process import DEFAULT_PREPARE
+from .preparer import Preparer
+from .run_loop import RunLoop
+from .settings import Settings
+from .site import Site, gpus
+from .worker import Worker, WorkerOptions
+
+log = logging.getLogger(__name__)
+
+DISK_FLOOR_BYTES = 1 << 30  # below that the data directory cannot take uploads and logs for long
+
+
+class DaemonRunning(RuntimeError):
+    """Another daemon uses the data directory."""
+
+
+class Daemon:
+    """One per data directory. `start` and `stop` belong to one running event loop.
+
+    `worker` and `prepare` put other code in the place of the engine, for tests.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        worker: WorkerOptions | None = None,
+        prepare: str = DEFAULT_PREPARE,
+    ) -> None:
+        self.settings = settings
+        self.hub = Hub()
+        options = worker or WorkerOptions(data_dir=settings.data_dir)
+        self._worker = Worker(options, on_telemetry=self._publish)
+        self._preparer = Preparer(prepare=prepare)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._volumes: list[dict[str, Any]] = []
+
+    async def start(self) -> None:
+        """Take the data directory, open the journal, start the worker and the queue.
+
+        DaemonRunning when another daemon has the directory; StoreError for a volume of no use.
+        """
+        for folder in (self.settings.data_dir, self.settings.files_dir, self.settings.jobs_dir):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = take_data_dir(self.settings.data_dir)
+        try:
+            self.site = Site.of(self.settings)
+            self._volumes = await asyncio.to_thread(probe_volumes, self.settings)
+            self.journal = await asyncio.to_thread(
+                Journal.open, self.settings.database_path, self.hub
+            )
+        except BaseException:
+            self._lock.close()
+            raise
+        self._run_loop = RunLoop(self.settings, self.journal, self._worker)
+        self._prepare_loop = PrepareLoop(
+            self.settings,
+            self.journal,
+            self._preparer,
+            request_of=self._prepare_request,
+            on_prepared=self._run_loop.wake,
+        )
+        self._worker.start()
+        self._tasks = [self._go(self._run_loop.run()), self._go(self._prepare_loop.run())]
+
+    async def stop(self) -> None:
+        """Admit nothing more, let the worker finish its step and commit, end all children."""
+        run, prepare = self._tasks
+        self._run_loop.draining = True
+        self._run_loop.wake()
+        prepare.cancel()
+        await self._worker.stop()
+        await asyncio.wait([run], timeout=10)
+        run.cancel()
+        await asyncio.gather(run, prepare, return_exceptions=True)
+        self.journal.close()
+        self._lock.close()
+
+    def resolve(self, body: dict[str, Any]) -> ResolvedJob:
+        """Settle a create body; ApiError says why it cannot be done. Blocks for some seconds."""
+        return resolve_job(body, self._sources(body), self.site)
+
+    def wake(self) -> None:
+        """A job was added or resumed: look at the queue."""
+        self._prepare_loop.wake()
+        self._run_loop.wake()
+
+    async def stop_job(self, job_id: str, reason: Literal["cancel", "pause"]) -> None:
+        """End or pause a job; one that runs goes on to its next step boundary first."""
+        await self._run_loop.stop_job(job_id, reason)
+        self._prepare_loop.give_up(job_id)
+        self.wake()
+
+    def status(self) -> dict[str, Any]:
+        """Worker, storage, device and disk, JSON-ready. The journal knows the jobs."""
+        disk = shutil.disk_usage(self.settings.data_dir)
+        return {
+            "worker": self._worker.status(),
+            "device": {"type": self.site.device, "gpus": list(gpus())},
+            "budgets": {
+                "device_bytes": self.site.device_bytes,
+                "host_bytes": self.site.host_bytes,
+            },
+            "storage": [self._with_free_bytes(volume) for volume in self._volumes],
+            "disk": {
+                "path": str(self.settings.data_dir),
+                "free_bytes": disk.free,
+                "total_bytes": disk.total,
+            },
+            "draining": self._run_loop.draining,
+        }
+
+    def ready(self) -> list[str]:
+        """Why no job can be taken now; empty when one can."""
+        reasons = ["the daemon is stopping"] if self._run_loop.draining else []
+        worker = self._worker.status()
+        if worker["state"] not in ("ready", "busy"):
+            death = f", which last died of: {worker['last_death']}" if worker["last_death"] else ""
+            reasons.append(f"the worker is {worker['state']}{death}")
+        if shutil.disk_usage(self.settings.data_dir).free < DISK_FLOOR_BYTES:
+            reasons.append(f"{self.settings.data_dir} has less than {DISK_FLOOR_BYTES} bytes free")
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and not self._run_loop.draining:
+                reasons.append(f"the queue has stopped: {task.exception()}")
+        return reasons
+
+    def _go(self, loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(loop)
+        task.add_done_callback(_report_end)
+        return task
+
+    def _publish(self, telemetry: Telemetry) -> None:
+        self.hub.publish_telemetry(telemetry.job_id, telemetry.data)
+
+    def _sources(self, body: Mapping[str, Any]) -> Sources:
+        """The files that a create body names. ApiError for a name that leads to nothing."""
+        roots = self.settings.models_dir
+        model = find_model(body["model"], roots, self.journal)
+        if model is None:
+            raise unknown_model(body["model"], roots, self.journal)
+        return Sources(
+            model_dir=model.path,
+            training_file=self._file(body, "training_file"),
+            validation_file=(
+                self._file(body, "validation_file") if body.get("validation_file") else None
+            ),
+            training_name=body["training_file"],
+            validation_name=body.get("validation_file") or "",
+        )
+
+    def _file(self, body: Mapping[str, Any], param: str) -> Path:
+        file = self.journal.file(body[param])
+        if file is None:
+            message = f"{param} {body[param]!r} does not exist; upload it first."
+            raise ApiError(400, message, param=param, code="file_not_found")
+        return Path(file.path)
+
+    def _prepare_request(self, job: JobRecord) -> PrepareRequest:
+        settled = {"supervised": {"hyperparameters": job.hyperparameters}}
+        body = {**job.request, "method": settled, "seed": job.seed}
+        return prepare_request(
+            body,
+            self._sources(body),
+            self.site,
+            job_dir=self.settings.jobs_dir / job.id,
+            cache_dir=self.settings.data_dir / "cache",
+            after_seq=self.journal.last_worker_seq(job.id),
+        )
+
+    def _with_free_bytes(self, volume: dict[str, Any]) -> dict[str, Any]:
+        return {**volume, "free_bytes": shutil.disk_usage(volume["path"]).free}
+
+
+def take_data_dir(data_dir: Path) -> LockFile:
+    """Lock the directory for this process, or DaemonRunning with the holder's pid."""
+    try:
+        return LockFile(data_dir / "lock")
+    except LockHeld as held:
+        raise DaemonRunning(
+            f"process {held.pid} already serves {data_dir}; stop it, or name another data_dir"
+        ) from None
+
+
+def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
+    """Move bytes on every volume to see what it can do. StoreError for one of no use."""
+    if not settings.volumes:
+        Path(settings.volume_list[0]).mkdir(parents=True, exist_ok=True)
+    found = []
+    for text in settings.volume_list:
+        status = asdict(probe_volume(VolumeConfig.parse(text)))
+        log.info("volume %s: %s, %s", status["path"], status["active"], status["why"])
+        found.append(status)
+    return found
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception():
+        log.critical("the queue has stopped", exc_info=task.exception())

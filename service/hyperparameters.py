@@ -1,0 +1,87 @@
+"""The hyperparameters of a job: every "auto" settled by a rule that can be read here. Pure."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.engine import ModelSpec
+
+from .errors import ApiError
+from .schemas import HYPERPARAMETERS
+
+BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
+MAX_AUTO_STEPS = 10_000
+MAX_AUTO_EPOCHS = 3
+MAX_AUTO_BATCH_ROWS = 8
+MIN_AUTO_STEPS_PER_EPOCH = 50
+MAX_AUTO_MICROBATCH_ROWS = 4
+
+
+def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> dict[str, Any]:
+    """Hyperparameters with every "auto" replaced. Settling what is settled changes nothing.
+
+    batch_size: up to 8 rows, as long as an epoch keeps 50 steps. n_epochs: 3, fewer where that
+    would pass 10,000 steps. learning_rate: the multiplier times 1e-5. max_seq_len: what the model
+    can do. gradient_accumulation_steps: microbatches of up to 4 rows.
+    """
+    batch = asked.get("batch_size") or min(
+        MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
+    )
+    steps_per_epoch = math.ceil(num_rows / batch)
+    auto_epochs = max(1, min(MAX_AUTO_EPOCHS, MAX_AUTO_STEPS // steps_per_epoch))
+    rate, multiplier = learning_rate(asked)
+    auto_accumulation = math.ceil(batch / MAX_AUTO_MICROBATCH_ROWS)
+    return {
+        "n_epochs": asked.get("n_epochs") or auto_epochs,
+        "batch_size": batch,
+        "learning_rate_multiplier": multiplier,
+        "learning_rate": rate,
+        "lr_scheduler": asked.get("lr_scheduler") or "linear",
+        "warmup_ratio": asked.get("warmup_ratio") or 0.0,
+        "weight_decay": asked.get("weight_decay") or 0.0,
+        "max_grad_norm": asked.get("max_grad_norm") or 1.0,
+        "clip_mode": asked.get("clip_mode") or "exact",
+        "gradient_accumulation_steps": min(
+            batch, asked.get("gradient_accumulation_steps") or auto_accumulation
+        ),
+        "max_steps": asked.get("max_steps"),
+        "max_seq_len": asked.get("max_seq_len") or max_positions,
+        "overlong": asked.get("overlong") or "error",
+        "loss_chunk": asked.get("loss_chunk") or 256,
+        "eval_every": asked.get("eval_every"),
+        "checkpoint_every": asked.get("checkpoint_every"),
+        "keep_last": asked.get("keep_last") or 1,
+    }
+
+
+def learning_rate(asked: Mapping[str, Any]) -> tuple[float, float]:
+    """The rate and the multiplier that gives it. ApiError when both were asked and disagree."""
+    rate, multiplier = asked.get("learning_rate"), asked.get("learning_rate_multiplier")
+    if rate is None:
+        multiplier = multiplier or 1.0
+        return multiplier * BASE_LEARNING_RATE, multiplier
+    implied = float(f"{rate / BASE_LEARNING_RATE:.12g}")
+    if multiplier is not None and not math.isclose(multiplier, implied, rel_tol=1e-9):
+        raise refuse(
+            f"learning_rate {rate} and learning_rate_multiplier {multiplier} "
+            f"(of {BASE_LEARNING_RATE}) disagree; give one of them.",
+            "learning_rate_multiplier",
+        )
+    return rate, implied
+
+
+def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bool) -> None:
+    """Refuse, as ApiError, what this model or this request cannot do."""
+    longest = asked.get("max_seq_len")
+    if longest and longest > spec.max_positions:
+        raise refuse(
+            f"max_seq_len is {longest}; the model takes at most {spec.max_positions} tokens.",
+            "max_seq_len",
+        )
+    if asked.get("eval_every") and not has_validation:
+        raise refuse("eval_every needs a validation_file; there is none.", "eval_every")
+
+
+def refuse(message: str, name: str) -> ApiError:
+    """The 400 for a hyperparameter."""
+    return ApiError(400, message, param=f"{HYPERPARAMETERS}.{name}", code="invalid_value")

@@ -1,0 +1,198 @@
+"""From what a user asked to what a run does: every "auto" settled once, every limit checked.
+
+The rules are in `hyperparameters.py`. What comes out is echoed in the job and is never decided
+again; only the microbatch, which depends on real lengths in tokens, waits for the prepared data.
+"""
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.engine import (
+    CannotFit,
+    ModelError,
+    ModelSpec,
+    TrainConfig,
+    UnknownFamily,
+    fit_microbatch_rows,
+    make_plan,
+    read_model_spec,
+)
+
+from .errors import ApiError
+from .hyperparameters import check_asked, settle
+from .preparation import PrepareRequest
+from .schemas import HYPERPARAMETERS
+from .site import Site
+from .survey import Survey, survey_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The files that a job reads, as paths, and the names that its user knows them by."""
+
+    model_dir: Path
+    training_file: Path
+    validation_file: Path | None = None
+    training_name: str = ""
+    validation_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedJob:
+    """A create request with nothing left open.
+
+    `train_config_values` are the fields of TrainConfig that do not depend on prepared data.
+    """
+
+    method: dict[str, Any]
+    hyperparameters: dict[str, Any]
+    seed: int
+    train_config_values: dict[str, Any]
+    plan: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJob:
+    """Settle a create body (`CreateJob.body()`). ApiError when it cannot be done, and why.
+
+    Looks at the files for a few seconds at most; call it in a thread.
+    """
+    spec = read_spec(sources.model_dir, str(body["model"]))
+    name = sources.training_name or sources.training_file.name
+    survey = survey_file(sources.training_file, param="training_file", name=name)
+    longest = survey.longest_tokens
+    if sources.validation_file:
+        name = sources.validation_name or sources.validation_file.name
+        other = survey_file(sources.validation_file, param="validation_file", name=name)
+        longest = max(longest, other.longest_tokens)
+    asked = body["method"]["supervised"]["hyperparameters"]
+    check_asked(asked, spec, has_validation=sources.validation_file is not None)
+    hyperparameters = settle(asked, num_rows=survey.num_rows, max_positions=spec.max_positions)
+    seed = body["seed"] if body.get("seed") is not None else secrets.randbelow(2**31)
+    values = train_values(body, hyperparameters, seed=seed, site=site)
+    longest = min(longest, hyperparameters["max_seq_len"])
+    return ResolvedJob(
+        method={"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
+        hyperparameters=hyperparameters,
+        seed=seed,
+        train_config_values=values,
+        plan=estimate_plan(spec, values, site, longest_row_tokens=longest),
+        warnings=tuple(find_warnings(body, survey, site)),
+    )
+
+
+def train_values(
+    body: Mapping[str, Any], settled: Mapping[str, Any], *, seed: int, site: Site
+) -> dict[str, Any]:
+    """The fields of TrainConfig for settled hyperparameters; data set and model are still open."""
+    batch, accumulation = settled["batch_size"], settled["gradient_accumulation_steps"]
+    auto_dtype = "float32" if site.device == "cpu" else "bfloat16"
+    deterministic = body.get("deterministic")
+    return {
+        "seed": seed,
+        "device": site.device,
+        "compute_dtype": body.get("compute_dtype") or auto_dtype,
+        "state_format": body.get("state_format") or "exact",
+        "clip_mode": settled["clip_mode"],
+        "max_grad_norm": settled["max_grad_norm"],
+        "learning_rate": settled["learning_rate"],
+        "lr_schedule": settled["lr_scheduler"],
+        "warmup_ratio": settled["warmup_ratio"],
+        "weight_decay": settled["weight_decay"],
+        "batch_rows": batch,
+        "microbatch_rows": math.ceil(batch / accumulation),
+        "num_epochs": settled["n_epochs"],
+        "max_steps": settled["max_steps"],
+        "loss_chunk_tokens": settled["loss_chunk"],
+        "deterministic": True if deterministic is None else deterministic,
+        "eval_every_steps": settled["eval_every"],
+        "checkpoint_every_steps": (settled["checkpoint_every"] or {}).get("steps"),
+        "keep_last": settled["keep_last"],
+        "device_bytes": within(body, "device_bytes", site.device_bytes),
+        "host_bytes": within(body, "host_bytes", site.host_bytes),
+        "volumes": site.volumes,
+        "commit_every_steps": body.get("commit_every") or 1,
+    }
+
+
+def within(body: Mapping[str, Any], name: str, limit: int | None) -> int | None:
+    """A job's own budget, or the site's. ApiError when it asks for more than the site gives."""
+    asked: int | None = body.get(name)
+    if asked is not None and limit is not None and asked > limit:
+        message = f"{name} is {asked}; this daemon gives a job at most {limit}."
+        raise ApiError(400, message, param=name, code="over_budget")
+    return limit if asked is None else asked
+
+
+def read_spec(model_dir: Path, name: str) -> ModelSpec:
+    """The model's spec, from its files' headers; ApiError for a broken or unknown one."""
+    try:
+        return read_model_spec(model_dir)
+    except UnknownFamily as e:
+        raise ApiError(400, f"Model {name}: {e}.", param="model", code="unknown_family") from e
+    except (ModelError, OSError) as e:
+        raise ApiError(400, f"Model {name}: {e}.", param="model", code="bad_model") from e
+
+
+def estimate_plan(
+    spec: ModelSpec, values: Mapping[str, Any], site: Site, *, longest_row_tokens: int
+) -> dict[str, Any]:
+    """The plan for rows of that length. ApiError with the numbers when it cannot fit."""
+    try:
+        config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
+        box = site.box()
+        rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest_row_tokens, box=box)
+        fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+        plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
+    except CannotFit as e:
+        raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit") from e
+    except ValueError as e:
+        raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
+    return {
+        **plan.to_dict(),
+        "microbatch_rows": rows,
+        "longest_row_tokens": longest_row_tokens,
+        "longest_row_is_estimate": True,
+    }
+
+
+def find_warnings(body: Mapping[str, Any], survey: Survey, site: Site) -> list[str]:
+    """What the user should know before the job runs."""
+    warnings = []
+    if survey.is_estimate:
+        warnings.append(
+            f"the training file is large: {survey.num_rows} rows are an estimate, from which "
+            "batch_size and n_epochs were chosen where they were left open"
+        )
+    if site.device == "cpu" and body.get("compute_dtype") == "bfloat16":
+        warnings.append("bfloat16 on a CPU is many times slower than float32")
+    return warnings
+
+
+def prepare_request(
+    body: Mapping[str, Any],
+    sources: Sources,
+    site: Site,
+    *,
+    job_dir: Path,
+    cache_dir: Path,
+    after_seq: int = 0,
+) -> PrepareRequest:
+    """What the prepare child is asked for a job whose body holds settled hyperparameters."""
+    settled = body["method"]["supervised"]["hyperparameters"]
+    return PrepareRequest(
+        job_dir=str(job_dir),
+        cache_dir=str(cache_dir),
+        model_dir=str(sources.model_dir),
+        training_file=str(sources.training_file),
+        validation_file=str(sources.validation_file) if sources.validation_file else None,
+        max_seq_len=settled["max_seq_len"],
+        overlong=settled["overlong"],
+        config=train_values(body, settled, seed=body["seed"], site=site),
+        box=asdict(site.box()),
+        after_seq=after_seq,
+    )

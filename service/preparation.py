@@ -1,0 +1,137 @@
+"""What preparing a job is: its data sets, its microbatch, its plan. No torch, no device."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from headrace.engine import (
+    Box,
+    DataProblem,
+    DataReport,
+    RunEvent,
+    TrainConfig,
+    fit_microbatch_rows,
+    load_tokenizer,
+    make_plan,
+    prepare_dataset,
+    prepare_model,
+    read_model_spec,
+)
+
+from .json_file import write_json
+from .results import error_code
+
+Emit = Callable[[RunEvent], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRequest:
+    """What to prepare. Paths are absolute; `config` holds the fields of TrainConfig known so far.
+
+    `box` is what the machine offers, as the fields of Box. `after_seq` is the newest event of the
+    job that its reader holds.
+    """
+
+    job_dir: str
+    cache_dir: str
+    model_dir: str
+    training_file: str
+    validation_file: str | None
+    max_seq_len: int
+    overlong: str
+    config: dict[str, Any]
+    box: dict[str, Any]
+    after_seq: int = 0
+
+    def write(self) -> None:
+        """Leave it where the child finds it."""
+        write_json(Path(self.job_dir) / "prepare.json", asdict(self))
+
+    @classmethod
+    def read(cls, job_dir: Path) -> Self:
+        """Read what `write` left."""
+        return cls(**json.loads((job_dir / "prepare.json").read_text(encoding="utf-8")))
+
+
+class Refused(Exception):
+    """The job cannot run, for a reason that its user can mend; `param` is the field at fault."""
+
+    def __init__(self, error: Exception, param: str | None) -> None:
+        super().__init__(str(error))
+        self.code = error_code(type(error).__name__)
+        self.param = param
+        self.report = error.report if isinstance(error, DataProblem) else None
+
+
+def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
+    """Make the data sets, choose the microbatch, check the plan. Refused says what to mend."""
+    job_dir = Path(request.job_dir)
+    emit(RunEvent(type="phase", message="reading the tokenizer"))
+    with _blaming("model"):
+        assets = prepare_model(Path(request.model_dir), Path(request.cache_dir))
+        tokenizer = load_tokenizer(assets)
+        spec = read_model_spec(Path(request.model_dir))
+
+    def tokenize(file: str, param: str, target: Path) -> DataReport:
+        emit(RunEvent(type="phase", message="tokenizing"))
+        with _blaming(param):
+            report = prepare_dataset(
+                [Path(file)],
+                tokenizer=tokenizer,
+                out_dir=target,
+                max_seq_len=request.max_seq_len,
+                overlong=request.overlong,  # type: ignore[arg-type]
+            )
+        emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))
+        return report
+
+    reports = [tokenize(request.training_file, "training_file", job_dir / "dataset")]
+    if request.validation_file:
+        reports.append(tokenize(request.validation_file, "validation_file", job_dir / "valid"))
+    emit(RunEvent(type="phase", message="planning"))
+    config = TrainConfig.from_dict(
+        {
+            **request.config,
+            "model": request.model_dir,
+            "dataset": str(job_dir / "dataset"),
+            "eval_dataset": str(job_dir / "valid") if request.validation_file else None,
+            "assets": str(assets),
+        }
+    )
+    longest = max(report.longest for report in reports)
+    return _fit(config, spec, Box(**request.box), longest, emit)
+
+
+def _fit(config: TrainConfig, spec: Any, box: Box, longest: int, emit: Emit) -> TrainConfig:
+    with _blaming(None):
+        rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest, box=box)
+        fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+        plan = make_plan(spec, fitted, longest_row_tokens=longest, box=box)
+    if rows < config.microbatch_rows:
+        message = f"microbatches of {rows} rows, not {config.microbatch_rows}, so that it fits"
+        emit(RunEvent(type="message", level="warn", message=message))
+    shown = {"microbatch_rows": rows, "longest_row_tokens": longest}
+    message = f"the plan holds for rows of up to {longest} tokens"
+    emit(RunEvent(type="plan", message=message, data={**plan.to_dict(), **shown}))
+    return fitted
+
+
+def describe(param: str, report: DataReport) -> str:
+    """A data report in a sentence."""
+    dropped = f", {report.rows - report.kept} left out" if report.rows > report.kept else ""
+    return (
+        f"{param}: {report.kept} rows{dropped}, {report.tokens} tokens, of which "
+        f"{report.trained_tokens} are trained on; the longest row has {report.longest}"
+    )
+
+
+@contextmanager
+def _blaming(param: str | None) -> Iterator[None]:
+    """Turn what a user can mend, raised inside, into Refused with the field at fault."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise Refused(error, param) from error

@@ -1,0 +1,112 @@
+"""Prepares queued jobs one after the other, beside whatever trains."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .errors import ApiError
+from .jobs import IllegalMove, JobRecord
+from .journal import Journal
+from .json_file import read_json
+from .preparation import PrepareRequest
+from .preparer import Preparer
+from .settings import Settings
+from .tail import Tail, follow
+
+
+def is_prepared(settings: Settings, job_id: str) -> bool:
+    """Whether the job's data sets and its TrainConfig are there."""
+    return (settings.jobs_dir / job_id / "spec.json").exists()
+
+
+class PrepareLoop:
+    """`run` goes on until it is cancelled; `prepared` is set whenever a job has become ready."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        preparer: Preparer,
+        *,
+        request_of: Callable[[JobRecord], PrepareRequest],
+        on_prepared: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._preparer = preparer
+        self._request_of = request_of
+        self._on_prepared = on_prepared
+        self._wake = asyncio.Event()
+        self._given_up: str | None = None
+
+    def wake(self) -> None:
+        """The queue has changed."""
+        self._wake.set()
+
+    def give_up(self, job_id: str) -> None:
+        """The job was cancelled or paused: leave it, wherever its preparation is."""
+        self._given_up = job_id
+        self._preparer.cancel(self._settings.jobs_dir / job_id)
+
+    async def run(self) -> None:
+        """Prepare what is queued, in the order of the queue, for ever."""
+        while True:
+            self._wake.clear()
+            job = await self._journal.call(self._next)
+            if job is None:
+                await self._wake.wait()
+            else:
+                await self._prepare(job)
+                self._on_prepared()
+
+    def _next(self) -> JobRecord | None:
+        validating = [job for job in self._journal.unfinished() if job.status != "running"]
+        waiting = [*validating, *self._journal.queue()]
+        return next((job for job in waiting if not is_prepared(self._settings, job.id)), None)
+
+    async def _prepare(self, job: JobRecord) -> None:
+        job_dir = self._settings.jobs_dir / job.id
+        self._given_up = None
+        try:
+            await asyncio.to_thread(self._write_request, job, job_dir)
+        except ApiError as error:
+            await self._fail(job.id, error.envelope()["error"])
+            return
+        tail = Tail(self._journal, job.id, job_dir=job_dir, files_dir=self._settings.files_dir)
+        cause = await follow(tail, self._preparer.prepare(job_dir))
+        now = await self._journal.call(self._journal.job, job.id)
+        if now and now.status in ("queued", "validating_files") and self._given_up != job.id:
+            await self._judge(now, job_dir, cause)
+
+    def _write_request(self, job: JobRecord, job_dir: Path) -> None:
+        job_dir.mkdir(parents=True, exist_ok=True)
+        self._request_of(job).write()
+
+    async def _judge(self, job: JobRecord, job_dir: Path, cause: str | None) -> None:
+        spec = read_json(job_dir / "spec.json")
+        refusal = read_json(job_dir / "refusal.json")
+        if spec is not None:
+            await self._journal.call(self._settle, job, spec)
+        elif cause is None and refusal is not None:
+            await self._fail(job.id, refusal)
+        else:
+            message = f"Preparing the job failed: {cause}; see prepare.log in the job's folder."
+            await self._fail(job.id, {"code": "prepare_died", "message": message, "param": None})
+
+    def _settle(self, job: JobRecord, spec: dict[str, Any]) -> None:
+        """Echo what real lengths have decided, and let the job wait for its turn."""
+        accumulation = -(-spec["batch_rows"] // spec["microbatch_rows"])
+        settled = job.hyperparameters | {"gradient_accumulation_steps": accumulation}
+        method = {"type": "supervised", "supervised": {"hyperparameters": settled}}
+        self._journal.set_fields(job.id, hyperparameters=settled, method=method, phase=None)
+        if job.status == "validating_files":
+            self._journal.move(job.id, "queued")
+
+    async def _fail(self, job_id: str, error: dict[str, Any]) -> None:
+        move = self._journal.move
+        message = error["message"]
+        with suppress(IllegalMove):  # it was cancelled at this moment
+            call = self._journal.call
+            await call(move, job_id, "failed", message=message, error=error, phase=None)

@@ -1,0 +1,70 @@
+"""Runs prepare children, one at a time, each under a memory cap of its own."""
+
+import asyncio
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from .child import child_environment, describe_end, oom_kills
+from .prepare_process import DEFAULT_PREPARE
+
+MEMORY_BYTES = 4 << 30  # tokenizers and a row at a time; a fraction of that is usual
+POLL_SECONDS = 0.1
+
+
+class Preparer:
+    """Used by one task at a time; `cancel` may come in between."""
+
+    def __init__(self, *, prepare: str = DEFAULT_PREPARE, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._prepare = prepare
+        self._memory_bytes = memory_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._job_dir: Path | None = None
+
+    async def prepare(self, job_dir: Path) -> str | None:
+        """Prepare the job of that folder: None when it came to its end, else what it died of."""
+        kills = oom_kills()
+        arguments = [sys.executable, "-m", "headrace.service.prepare_process"]
+        arguments += ["--job-dir", str(job_dir), "--prepare", self._prepare]
+        # The GPU is the worker's; one thread leaves the processor to the job that trains.
+        environment = {"CUDA_VISIBLE_DEVICES": "", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with (job_dir / "prepare.log").open("ab") as log:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=child_environment(environment),
+            )
+        self._process, self._job_dir = process, job_dir
+        try:
+            over = await self._watch(process)
+            status = process.wait()
+        finally:
+            self._process = self._job_dir = None
+            process.kill()
+            process.wait()
+            if process.stdin:
+                process.stdin.close()
+        if over:
+            return f"it needed more than {self._memory_bytes} bytes of memory"
+        return describe_end(status, oom_kills() - kills) if status else None
+
+    def cancel(self, job_dir: Path) -> None:
+        """End the preparation of that job, if it is the one under way."""
+        if self._process and self._job_dir == job_dir:
+            self._process.kill()
+
+    async def _watch(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the child's end; True when it had to be ended for its memory."""
+        while process.poll() is None:
+            with suppress(psutil.Error):
+                if psutil.Process(process.pid).memory_info().rss > self._memory_bytes:
+                    process.kill()
+                    return True
+            await asyncio.sleep(POLL_SECONDS)
+        return False

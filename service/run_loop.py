@@ -1,0 +1,167 @@
+"""Runs prepared jobs one after the other, each through every death of the worker to its end."""
+
+import asyncio
+import logging
+from typing import Any
+
+from headrace.storage import StoreError, TensorStore, VolumeConfig
+
+from .child import Death
+from .ipc import Run, StopReason
+from .jobs import IllegalMove, JobRecord, Status
+from .journal import Journal
+from .json_file import read_json
+from .prepare_loop import is_prepared
+from .settings import Settings
+from .tail import Tail, follow
+from .worker import Worker
+
+log = logging.getLogger(__name__)
+
+MAX_DEATHS = 3  # without a new step in between; then the job fails with what killed the worker
+
+STOPPED: dict[StopReason, Status] = {"cancel": "cancelled", "pause": "paused", "shutdown": "queued"}
+
+
+class RunLoop:
+    """`run` goes on until `drain`; `stop_job` may come at any time, from the same event loop."""
+
+    def __init__(self, settings: Settings, journal: Journal, worker: Worker) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._worker = worker
+        self._wake = asyncio.Event()
+        self._moving = asyncio.Lock()  # a job is taken, or stopped, not both
+        self._stops: dict[str, StopReason] = {}
+        self.draining = False
+
+    def wake(self) -> None:
+        """The queue has changed, or the loop is to end."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Run what is queued and prepared, in the order of the queue, until draining."""
+        await self._worker.alone()
+        await self._take_up_interrupted()
+        while await self._worker.ready() and not self.draining:
+            self._wake.clear()
+            job = await self._take_next()
+            if job is None:
+                await self._wake.wait()
+            else:
+                await self._run(job)
+
+    async def stop_job(self, job_id: str, reason: StopReason) -> None:
+        """Cancel or pause: at once, or at the step boundary of the process that runs the job."""
+        async with self._moving:
+            job = await self._journal.call(self._journal.job, job_id)
+            if job and job.status == "running":
+                self._stops[job_id] = reason
+                self._worker.stop_job(job_id, reason)
+                fields = self._journal.set_fields
+                await self._journal.call(fields, job_id, phase="finishing the step")
+                return
+            await self._journal.call(self._journal.move, job_id, STOPPED[reason])
+        if reason == "cancel":
+            await asyncio.to_thread(self.drop_state, job_id)
+
+    def drop_state(self, job_id: str) -> None:
+        """Give the volumes back the space of a job that has succeeded or was cancelled. Blocking.
+
+        The state of a failed job stays where it is.
+        """
+        spec = read_json(self._settings.jobs_dir / job_id / "spec.json")
+        if spec is None:
+            return
+        volumes = [VolumeConfig.parse(text) for text in spec["volumes"]]
+        try:
+            if TensorStore.exists(volumes, name=job_id):
+                TensorStore.remove(volumes, name=job_id)
+        except (StoreError, OSError) as error:
+            log.warning("cannot remove the training state of job %s: %s", job_id, error)
+
+    async def _take_up_interrupted(self) -> None:
+        """Jobs marked as running that no process runs: what their logs say, else the queue.
+
+        Also gives back the space of jobs that ended just before the daemon did.
+        """
+        for job in await self._journal.call(self._journal.unfinished):
+            if job.status == "running":
+                await self._journal.call(self._tail(job.id).settle)
+                await self._end_if_running(job.id, "The daemon was restarted; waiting to resume.")
+        jobs = self._journal.jobs
+        done = await self._journal.call(jobs, status=("succeeded", "cancelled"), limit=10_000)
+        for job in done:
+            await asyncio.to_thread(self.drop_state, job.id)
+
+    async def _end_if_running(self, job_id: str, message: str) -> None:
+        """Move a job that nothing runs any more to where a user wanted it, else to the queue."""
+        async with self._moving:
+            job = await self._journal.call(self._journal.job, job_id)
+            if job and job.status == "running":
+                reason = self._stops.get(job_id, "shutdown")
+                told = message if reason == "shutdown" else None
+                move = self._journal.move
+                await self._journal.call(move, job_id, STOPPED[reason], message=told, phase=None)
+            self._stops.pop(job_id, None)
+
+    async def _take_next(self) -> JobRecord | None:
+        async with self._moving:
+            job = await self._journal.call(self._journal.next_queued)
+            if job is None or not is_prepared(self._settings, job.id):
+                return None
+            try:
+                return await self._journal.call(self._journal.move, job.id, "running")
+            except IllegalMove:
+                return None
+
+    async def _run(self, job: JobRecord) -> None:
+        """Give the job to the worker until it has an end that is not the worker's."""
+        tail = self._tail(job.id)
+        best_step, deaths = job.engine.get("step", 0), 0
+        while True:
+            death = await follow(tail, self._give(job))
+            now = await self._journal.call(self._journal.job, job.id)
+            if now is None or now.status != "running":
+                break
+            if self.draining or job.id in self._stops:
+                break
+            deaths = deaths + 1 if now.engine.get("step", 0) <= best_step else 1
+            best_step = max(best_step, now.engine.get("step", 0))
+            cause = death.cause if death else "it ended without a result"
+            if deaths >= MAX_DEATHS:
+                await self._journal.call(self._give_up, job.id, cause)
+                break
+            await self._journal.call(self._tell_death, job.id, cause, deaths)
+        await self._end_if_running(job.id, "The daemon was stopped; waiting to resume.")
+        ended = await self._journal.call(self._journal.job, job.id)
+        if ended and ended.status in ("succeeded", "cancelled"):
+            await asyncio.to_thread(self.drop_state, job.id)
+
+    async def _give(self, job: JobRecord) -> Death | None:
+        job_dir = self._settings.jobs_dir / job.id
+        after_seq = await self._journal.call(self._journal.last_worker_seq, job.id)
+        run = Run(
+            job_id=job.id,
+            spec_path=str(job_dir / "spec.json"),
+            job_dir=str(job_dir),
+            after_seq=after_seq,
+        )
+        return await self._worker.run(run, wanted_stop=lambda: self._stops.get(job.id))
+
+    def _tell_death(self, job_id: str, cause: str, deaths: int) -> None:
+        message = (
+            f"The worker died: {cause}. Resuming from the last commit "
+            f"(attempt {deaths + 1} of {MAX_DEATHS} without progress)."
+        )
+        data: dict[str, Any] = {"cause": cause, "attempt": deaths + 1}
+        self._journal.add_event(job_id, type="message", level="warn", message=message, data=data)
+
+    def _give_up(self, job_id: str, cause: str) -> None:
+        message = f"The worker died {MAX_DEATHS} times without progress, at last of: {cause}."
+        error = {"code": "worker_died", "message": message, "param": None}
+        self._journal.move(job_id, "failed", message=message, error=error, phase=None)
+
+    def _tail(self, job_id: str) -> Tail:
+        job_dir = self._settings.jobs_dir / job_id
+        return Tail(self._journal, job_id, job_dir=job_dir, files_dir=self._settings.files_dir)

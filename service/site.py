@@ -1,0 +1,87 @@
+"""What this machine offers to jobs: device, budgets and volumes, found without waking the GPU.
+
+A process that initialises CUDA holds device memory and can be poisoned by a fault; the API and
+prepare processes ask the driver through NVML instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, Self
+
+import pynvml
+
+from headrace.engine import Box
+
+from .settings import Settings
+
+DEVICE_SHARE = 0.9  # of its free memory, when no budget is given
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where jobs run. Budgets are bytes, None for what the box has; volumes "PATH[:BYTES]"."""
+
+    device: Device
+    device_bytes: int | None
+    host_bytes: int | None
+    volumes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The site that the settings describe."""
+        return cls(
+            device=find_device() if settings.device == "auto" else settings.device,
+            device_bytes=settings.device_bytes and int(settings.device_bytes),
+            host_bytes=settings.host_bytes and int(settings.host_bytes),
+            volumes=settings.volume_list,
+        )
+
+    def box(self) -> Box:
+        """What the machine has free at this moment."""
+        box = Box.detect(device="cpu", volumes=self.volumes)
+        if self.device == "cpu":
+            return box
+        free = int(min(gpu["free_bytes"] for gpu in gpus()[:1]) * DEVICE_SHARE)
+        host = box.device_bytes + box.host_bytes  # on a CPU, one memory is split in two
+        return replace(box, device="cuda", device_bytes=free, host_bytes=host)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, JSON-ready."""
+        return asdict(self)
+
+
+def find_device() -> Device:
+    """`cuda` when the driver shows a GPU and torch is built for it, else `cpu`."""
+    return "cuda" if gpus() and _torch_is_for_cuda() else "cpu"
+
+
+def gpus() -> Sequence[dict[str, Any]]:
+    """Name and memory in bytes of each GPU that the driver shows; none without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        return [_describe(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _describe(index: int) -> dict[str, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return {
+        "name": str(pynvml.nvmlDeviceGetName(handle)),
+        "total_bytes": int(memory.total),
+        "free_bytes": int(memory.free),
+    }
+
+
+def _torch_is_for_cuda() -> bool:
+    try:
+        return not version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return False

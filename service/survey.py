@@ -1,0 +1,65 @@
+"""A quick look at a training file: how many rows, how long, and whether they have a usable form."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.engine import check_rows
+
+from .errors import ApiError
+
+SECONDS = 1.0
+BYTES_PER_TOKEN = 4  # of common text; the plan of a job is made again with its real lengths
+MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Rows of a file and the bytes of its longest one; estimated when the file is large."""
+
+    num_rows: int
+    longest_bytes: int
+    is_estimate: bool
+
+    @property
+    def longest_tokens(self) -> int:
+        """A guess at the tokens of the longest row, rather low than high."""
+        return max(1, self.longest_bytes // BYTES_PER_TOKEN)
+
+
+def survey_file(path: Path, *, param: str, name: str) -> Survey:
+    """Look at the file for a second or two. ApiError with line numbers for rows of no use."""
+    _, problems = check_rows(path, limit_seconds=SECONDS)
+    if problems:
+        shown = "; ".join(f"line {p.line}: {p.message}" for p in problems[:MAX_SHOWN])
+        more = f" (the first {MAX_SHOWN} shown)" if len(problems) > MAX_SHOWN else ""
+        raise ApiError(
+            400,
+            f"{param} {name}: {shown}{more}.",
+            param=param,
+            code="invalid_training_data",
+            hint="Correct or remove these rows; none is left out in silence.",
+        )
+    found = count_rows(path, limit_seconds=SECONDS)
+    if found.num_rows == 0:
+        message = f"{param} {name} has no rows; wanted one JSON object a line."
+        raise ApiError(400, message, param=param, code="empty_training_file")
+    return found
+
+
+def count_rows(path: Path, *, limit_seconds: float) -> Survey:
+    """Count the lines that are not blank; after that time, estimate from what was seen."""
+    until = time.monotonic() + limit_seconds
+    size = path.stat().st_size
+    rows = seen_bytes = longest = 0
+    with path.open("rb") as file:
+        for line in file:
+            seen_bytes += len(line)
+            if line.strip():
+                rows += 1
+                longest = max(longest, len(line))
+            if rows % 1024 == 1023 and time.monotonic() > until:
+                break
+    if seen_bytes < size:
+        return Survey(num_rows=rows * size // seen_bytes, longest_bytes=longest, is_estimate=True)
+    return Survey(num_rows=rows, longest_bytes=longest, is_estimate=False)

@@ -1,0 +1,372 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.service.child import child_environment
+from headrace.service.daemon import Daemon, DaemonRunning
+from headrace.service.hyperparameters import settle
+from headrace.service.jobs import FileRecord, JobRecord, new_id
+from headrace.service.lockfile import LockFile
+from headrace.service.settings import Settings
+from headrace.service.worker import WorkerOptions
+from headrace.storage import StoreError
+
+Body = Callable[[Daemon], Awaitable[None]]
+
+
+def make_settings(tmp_path: Path, **given: Any) -> Settings:
+    model = tmp_path / "models" / "tiny"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text("{}")
+    values = {"data_dir": tmp_path / "data", "models_dir": (tmp_path / "models",), "device": "cpu"}
+    return Settings(**(values | given))
+
+
+def make_daemon(tmp_path: Path, *, script: dict[str, Any] | None = None, **given: Any) -> Daemon:
+    settings = make_settings(tmp_path)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    (settings.data_dir / "script.json").write_text(json.dumps(script or {}))
+    options = {"engine": "fake_engine:run_job", "back_off_seconds": 0.01} | given
+    worker = WorkerOptions(data_dir=settings.data_dir, **options)
+    return Daemon(settings, worker=worker, prepare="fake_engine:prepare")
+
+
+def use(daemon: Daemon, body: Body) -> None:
+    """Start the daemon, run the test's body, stop the daemon; all within a minute."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await daemon.start()
+            try:
+                await body(daemon)
+            finally:
+                await daemon.stop()
+
+    asyncio.run(main())
+
+
+def add_job(daemon: Daemon, *, status: Any = "queued", priority: int = 0) -> str:
+    """A job as the create route makes it."""
+    hyperparameters = settle({"n_epochs": 1}, num_rows=8, max_positions=64)
+    file_path = daemon.settings.data_dir / "rows.jsonl"
+    file_path.touch()
+    if daemon.journal.file("file-1") is None:
+        daemon.journal.add_file(
+            FileRecord(
+                id="file-1",
+                bytes=0,
+                created_at=1,
+                filename="rows.jsonl",
+                purpose="fine-tune",
+                path=str(file_path),
+                sha256="",
+            )
+        )
+    job = JobRecord(
+        id=new_id("ftjob-"),
+        status=status,
+        model="tiny",
+        training_file="file-1",
+        seed=1,
+        created_at=1,
+        hyperparameters=hyperparameters,
+        request={"model": "tiny", "training_file": "file-1"},
+        priority=priority,
+    )
+    daemon.journal.add_job(job)
+    daemon.wake()
+    return job.id
+
+
+def job(daemon: Daemon, job_id: str) -> JobRecord:
+    found = daemon.journal.job(job_id)
+    assert found
+    return found
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def until_status(daemon: Daemon, job_id: str, *statuses: str) -> JobRecord:
+    await until(lambda: job(daemon, job_id).status in statuses)
+    return job(daemon, job_id)
+
+
+def weight(daemon: Daemon, job_id: str) -> int:
+    path = daemon.settings.jobs_dir / job_id / "committed.json"
+    return int(json.loads(path.read_text())["weight"])
+
+
+def undisturbed_weight(num_steps: int) -> int:
+    value = 1
+    for step in range(1, num_steps + 1):
+        value = value * 3 + step
+    return value
+
+
+def messages(daemon: Daemon, job_id: str) -> str:
+    return "\n".join(event.message for event in daemon.journal.events_since(job_id, 0))
+
+
+def test_job_is_prepared_run_and_recorded(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.status == "succeeded", done.error
+        assert done.fine_tuned_model == f"ft:tiny:headrace::{job_id}"
+        assert done.result_files and done.trained_tokens == 200
+        assert (
+            done.hyperparameters["gradient_accumulation_steps"]
+            == done.hyperparameters["batch_size"]
+        )
+
+    use(make_daemon(tmp_path), body)
+
+
+def test_jobs_run_one_after_the_other_by_priority_then_age(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        first = add_job(daemon)
+        await until_status(daemon, first, "running")
+        low, high = add_job(daemon), add_job(daemon, priority=5)
+        for job_id in (first, low, high):
+            await until_status(daemon, job_id, "succeeded")
+        begun = {job_id: job(daemon, job_id).started_at for job_id in (first, low, high)}
+        ended = {job_id: job(daemon, job_id).finished_at for job_id in (first, low, high)}
+        assert begun[low] is not None and ended[high] is not None
+        assert begun[low] >= ended[high]
+
+    use(make_daemon(tmp_path, script={"steps": 6, "step_seconds": 0.2}), body)
+
+
+def test_next_job_is_prepared_while_one_trains(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        first = add_job(daemon)
+        await until_status(daemon, first, "running")
+        second = add_job(daemon)
+        spec = daemon.settings.jobs_dir / second / "spec.json"
+        await until(spec.exists)
+        assert job(daemon, first).status == "running"
+        await daemon.stop_job(first, "cancel")
+        await until_status(daemon, first, "cancelled")
+        await daemon.stop_job(second, "cancel")
+
+    use(make_daemon(tmp_path, script={"steps": 10_000}), body)
+
+
+def test_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.status == "succeeded", done.error
+        assert weight(daemon, job_id) == undisturbed_weight(5)
+        assert "The worker died: signal SIGKILL" in messages(daemon, job_id)
+        steps = [event.step for event in daemon.journal.events_since(job_id, 0)
+                 if event.type == "metrics"]  # fmt: skip
+        assert steps == [1, 2, 3, 4, 5]
+
+    use(make_daemon(tmp_path, script={"steps": 5, "do": {"2": "kill", "4": "torn"}}), body)
+
+
+def test_worker_that_dies_at_the_same_step_fails_the_job_with_the_cause(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.error and done.error["code"] == "worker_died"
+        assert "SIGKILL" in done.error["message"]
+        assert messages(daemon, job_id).count("Resuming from the last commit") == 2
+
+    use(make_daemon(tmp_path, script={"do": {"3": "kill_always"}}), body)
+
+
+def test_failure_of_the_run_is_the_failure_of_the_job(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.error == {"code": "value_error", "message": "bad rows", "param": None}
+        await until(lambda: not daemon.ready())
+
+    use(make_daemon(tmp_path, script={"do": {"2": "bad rows"}}), body)
+
+
+def test_refused_data_fail_the_job_naming_the_file(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.error == {
+            "code": "value_error",
+            "message": "line 7: no assistant turn",
+            "param": "training_file",
+        }
+
+    use(make_daemon(tmp_path, script={"prepare": "refuse"}), body)
+
+
+def test_death_of_prepare_fails_its_job_only(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.error and done.error["code"] == "prepare_died"
+        assert "SIGKILL" in done.error["message"]
+        (daemon.settings.data_dir / "script.json").write_text("{}")
+        await until_status(daemon, add_job(daemon), "succeeded")
+
+    use(make_daemon(tmp_path, script={"prepare": "kill"}), body)
+
+
+@pytest.mark.parametrize("status", ["queued", "validating_files"])
+def test_cancel_ends_a_job_that_is_being_prepared(tmp_path: Path, status: str) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon, status=status)
+        await until(lambda: job(daemon, job_id).phase == "tokenizing")
+        await daemon.stop_job(job_id, "cancel")
+        assert job(daemon, job_id).status == "cancelled"
+        (daemon.settings.data_dir / "script.json").write_text("{}")
+        await until_status(daemon, add_job(daemon), "succeeded")
+        assert job(daemon, job_id).status == "cancelled"
+
+    use(make_daemon(tmp_path, script={"prepare_seconds": 60}), body)
+
+
+def test_pause_and_resume_lose_nothing(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until(lambda: job(daemon, job_id).engine.get("step", 0) >= 2)
+        await daemon.stop_job(job_id, "pause")
+        paused = await until_status(daemon, job_id, "paused")
+        assert paused.engine["step"] < 60
+        daemon.journal.move(job_id, "queued")
+        daemon.wake()
+        await until_status(daemon, job_id, "succeeded")
+        assert weight(daemon, job_id) == undisturbed_weight(60)
+
+    use(make_daemon(tmp_path, script={"steps": 60, "step_seconds": 0.03}), body)
+
+
+def test_cancel_of_a_running_and_of_a_paused_job(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        running, paused = add_job(daemon), add_job(daemon)
+        await daemon.stop_job(paused, "pause")
+        await until(lambda: job(daemon, running).engine.get("step", 0) >= 1)
+        await daemon.stop_job(running, "cancel")
+        await until_status(daemon, running, "cancelled")
+        await daemon.stop_job(paused, "cancel")
+        assert job(daemon, paused).status == "cancelled"
+
+    use(make_daemon(tmp_path, script={"steps": 10_000}), body)
+
+
+def test_cancel_is_kept_when_the_worker_dies_before_it_obeys(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until(lambda: job(daemon, job_id).engine.get("step") == 1)
+        await daemon.stop_job(job_id, "cancel")
+        os.kill(daemon.status()["worker"]["pid"], signal.SIGKILL)
+        await until_status(daemon, job_id, "cancelled")
+
+    use(make_daemon(tmp_path, script={"do": {"2": "hang"}}), body)
+
+
+def test_stop_finishes_the_step_and_the_next_start_resumes(tmp_path: Path) -> None:
+    script = {"steps": 40, "step_seconds": 0.03}
+    ids: list[str] = []
+
+    async def first(daemon: Daemon) -> None:
+        ids.append(add_job(daemon))
+        await until(lambda: job(daemon, ids[0]).engine.get("step", 0) >= 2)
+
+    async def second(daemon: Daemon) -> None:
+        assert job(daemon, ids[0]).status in ("queued", "running")
+        await until_status(daemon, ids[0], "succeeded")
+        assert weight(daemon, ids[0]) == undisturbed_weight(40)
+
+    use(make_daemon(tmp_path, script=script), first)
+    use(make_daemon(tmp_path, script=script), second)
+
+
+SERVE = """
+import asyncio, json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_daemon import add_job, make_daemon
+
+async def main():
+    daemon = make_daemon(Path(sys.argv[1]), script=json.loads(sys.argv[3]))
+    await daemon.start()
+    print(add_job(daemon), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_killed_daemon_leaves_no_phantom_and_the_next_one_resumes(tmp_path: Path) -> None:
+    script = {"steps": 40, "step_seconds": 0.05}
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", SERVE, str(tmp_path), here, json.dumps(script)]
+    dead = subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment({}))
+    assert dead.stdout
+    job_id = dead.stdout.readline().decode().strip()
+    committed = tmp_path / "data" / "jobs" / job_id / "committed.json"
+
+    async def body(daemon: Daemon) -> None:
+        assert job(daemon, job_id).status == "running"
+        await until_status(daemon, job_id, "succeeded")
+        assert weight(daemon, job_id) == undisturbed_weight(40)
+        said = messages(daemon, job_id)
+        assert "interrupted at step" in said or "The daemon was restarted" in said
+        steps = [event.step for event in daemon.journal.events_since(job_id, 0)
+                 if event.type == "metrics"]  # fmt: skip
+        assert steps == list(range(1, 41))
+
+    async def wait() -> None:
+        await until(committed.exists)
+
+    asyncio.run(wait())
+    dead.kill()
+    dead.wait()
+    dead.stdout.close()
+    use(make_daemon(tmp_path, script=script), body)
+
+
+def test_second_daemon_on_the_same_data_is_refused_naming_the_first(tmp_path: Path) -> None:
+    daemon = make_daemon(tmp_path)
+    with LockFile(daemon.settings.data_dir / "lock"):
+        with pytest.raises(DaemonRunning, match=f"process {os.getpid()}"):
+            asyncio.run(daemon.start())
+
+
+def test_volume_that_is_not_there_stops_the_start_with_its_name(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, volumes=(str(tmp_path / "no-drive"),))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="no-drive"):
+            asyncio.run(Daemon(settings).start())
+
+
+def test_readiness_tells_why_not(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        await until(lambda: "exit status 1" in " ".join(daemon.ready()))
+
+    use(make_daemon(tmp_path, engine="fake_engine:missing"), body)
+
+
+def test_status_tells_of_worker_device_storage_and_disk(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        await until(lambda: not daemon.ready())
+        await until_status(daemon, add_job(daemon), "succeeded")
+        status = daemon.status()
+        assert status["worker"]["last_death"] == "signal SIGKILL"
+        assert status["device"]["type"] == "cpu" and status["disk"]["free_bytes"] > 0
+        assert status["storage"][0]["active"] in ("direct", "buffered")
+
+    use(make_daemon(tmp_path, script={"do": {"1": "kill"}}), body)
