@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from . import auth, files
+from . import auth, files, logs
 from .contract import Daemon
 from .creation import Creation
 from .errors import ApiError
@@ -57,11 +57,14 @@ def create_app(daemon: Daemon) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     daemon: Daemon = app.state.daemon
     settings = daemon.settings
+    logs.configure()
+    await (
+        daemon.start()
+    )  # before all else: it takes the data directory, or fails where another has it
+    files.remove_leftovers(settings.files_dir)
     token_path = settings.data_dir / "token"
     if auth.first_token(app.state.tokens, settings.host, token_path):
         log.warning("made the first access token; read it from the file", path=str(token_path))
-    files.remove_leftovers(settings.files_dir)
-    await daemon.start()
     daemon.hub.add_listener(app.state.metrics.observe)
     expiry = asyncio.create_task(_expire_files(daemon))
     try:

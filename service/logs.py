@@ -22,7 +22,10 @@ def get_logger(name: str) -> Any:
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send the logs of the whole process to standard error, also those of plain `logging`."""
+    """Send the logs of the whole process to standard error, also those of plain `logging`.
+
+    Where a handler is set up already, nothing is changed.
+    """
     as_text = sys.stderr.isatty()
     render: Any = structlog.processors.JSONRenderer()
     if as_text:
@@ -44,4 +47,4 @@ def configure(level: int = logging.INFO) -> None:
     )
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler])

@@ -15,7 +15,7 @@ from headrace.service.errors import ApiError
 from headrace.service.events import Hub
 from headrace.service.jobs import JobRecord, new_id
 from headrace.service.journal import Journal
-from headrace.service.server import Server, address, listen
+from headrace.service.server import address, listen
 from headrace.service.settings import Settings
 
 AUTO = {"n_epochs": 3, "batch_size": 8, "learning_rate_multiplier": 1.0}
@@ -106,7 +106,7 @@ def serving(daemon: FakeDaemon) -> Iterator[str]:
     config = uvicorn.Config(
         create_app(daemon), log_config=None, timeout_graceful_shutdown=1, lifespan="on"
     )
-    server = Server(config)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
     try:

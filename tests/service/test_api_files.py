@@ -20,7 +20,7 @@ def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
         yield client
 
 
-def upload(client: httpx2.Client, content: bytes = b'{"a":1}\n', **fields: str) -> Any:
+def upload(client: httpx2.Client, content: bytes = b'{"a":1}\n', **fields: Any) -> Any:
     """Send a file."""
     form = {"purpose": "fine-tune"} | fields
     return client.post("/v1/files", data=form, files={"file": ("rows.jsonl", content)})
@@ -49,7 +49,7 @@ def test_a_file_comes_back_byte_for_byte(client: httpx2.Client) -> None:
 
 
 def test_fields_after_the_file_count_too(client: httpx2.Client) -> None:
-    parts = {"file": ("a", b"x"), "purpose": (None, "fine-tune")}
+    parts: dict[str, Any] = {"file": ("a", b"x"), "purpose": (None, "fine-tune")}
     assert client.post("/v1/files", files=parts).status_code == 200
 
 

@@ -58,7 +58,7 @@ def metrics(journal: Journal, job: JobRecord, *, step: int, seq: int | None = No
 
 def some_file(file_id: str, **changed: Any) -> FileRecord:
     """A file's record."""
-    values = {
+    values: dict[str, Any] = {
         "id": file_id,
         "bytes": 3,
         "created_at": 1,
