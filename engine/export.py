@@ -117,14 +117,15 @@ def _write_values(
 ) -> None:
     for first in range(0, param.num_elements, PIECE_ELEMENTS):
         piece = values[first : first + PIECE_ELEMENTS]
-        converted = piece.to(dtype)
-        if not torch.isfinite(converted).all():
+        # Rounding keeps order and a NaN is an extreme too, so the extremes speak for all.
+        extremes = torch.stack(torch.aminmax(piece))
+        if not torch.isfinite(extremes.to(dtype)).all():
             raise ModelError(
-                f"tensor {param.name} holds values up to {piece.abs().max().item():.4g}, which "
-                f"{dtype} cannot hold; export as bfloat16 or float32, and look at the training "
-                f"loss if they are not finite"
+                f"tensor {param.name} holds values from {extremes[0]:.4g} to {extremes[1]:.4g}, "
+                f"which {dtype} cannot hold; export as bfloat16 or float32, and look at the "
+                f"training loss if they are not finite"
             )
-        file.write(converted.view(torch.uint8).numpy().data)
+        file.write(piece.to(dtype).view(torch.uint8).numpy().data)
 
 
 def _config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
