@@ -1,7 +1,8 @@
 """Making a generation the live one, and finding the live one again.
 
 Order: every record written, then the commit body, then a sync of every volume, then one durable
-page, the superblock that the last commit did not use. Only this page makes the commit.
+page, the superblock that the last commit did not use. Only this page makes the commit. Body and
+superblock are read back at once: a drive that spoils them must not cost the commit before.
 """
 
 from collections.abc import Sequence
@@ -149,6 +150,11 @@ def _write_page(
         drive.volume.write(offset, view, durable=durable)
 
     wait_for(drive.queue.run("write", work, size), "commit", patience)
+    if _read_bytes(drive, offset, size, patience) != view:
+        raise Corrupt(
+            f"volume {drive.queue.name}, byte {offset}: {size} bytes of a commit came back "
+            "different from how they were written; do not trust this drive"
+        )
 
 
 def _read_bytes(drive: Drive, offset: int, num_bytes: int, patience: Patience) -> bytes:
@@ -158,5 +164,5 @@ def _read_bytes(drive: Drive, offset: int, num_bytes: int, patience: Patience) -
     def work() -> None:
         drive.volume.read(offset, view[:size])
 
-    wait_for(drive.queue.run("read", work, size), "reading the last commit", patience)
+    wait_for(drive.queue.run("read", work, size), "reading a commit", patience)
     return bytes(view[:num_bytes])

@@ -23,6 +23,9 @@ _HUGE_PAGE_BYTES = 2 << 20
 _PIN_PIECE_BYTES = 16 << 30  # one registration of 512 GiB or more fails on recent drivers
 _DEVICE_ALIGNMENT = 512
 _MADV_POPULATE_WRITE = 23
+# A fork must not share pages that direct I/O or CUDA write to. Not MADV_DONTFORK: in the child the
+# address is then free for others, and the mmap object, once collected there, unmaps theirs.
+_MADV_WIPEONFORK = 18
 _NUM_POPULATE_THREADS = 8
 _cuda: Any = torch.cuda  # partly without types
 
@@ -101,7 +104,7 @@ class HostArena:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._map = mmap.mmap(-1, arena_bytes + _HUGE_PAGE_BYTES, flags=flags)
         self._map.madvise(mmap.MADV_HUGEPAGE)
-        self._map.madvise(mmap.MADV_DONTFORK)  # neither direct I/O nor pinned pages survive a fork
+        self._map.madvise(_MADV_WIPEONFORK)
         self._view, self._bytes = _aligned(self._map, arena_bytes)
         if pin:
             self._pin()

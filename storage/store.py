@@ -16,7 +16,7 @@ from typing import Any, Self
 from .checksum import hash_bytes
 from .commit import Version, sync_all, write_body, write_superblock
 from .drives import DriveSet, OpenOptions, create_drives, open_drives
-from .errors import IoFailed, IoTimeout, Misuse, StoreError
+from .errors import Corrupt, IoFailed, IoTimeout, Misuse, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
@@ -345,7 +345,7 @@ class TensorStore:
         layout, patience = self._drives.layout, self._drives.patience
         try:
             write_body(self._drives.drives[0], layout, body, copy, patience)
-        except IoFailed as error:
+        except (Corrupt, IoFailed) as error:
             self._failure = error
             raise
         except BaseException as error:  # it may still land, in the area of the next attempt

@@ -1,0 +1,151 @@
+"""After a crash at any moment the store holds, whole, the last commit or the one in flight."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fakes import CrashDisk
+from headrace.storage import (
+    HostSlot,
+    NotCommitted,
+    RecordSpec,
+    TensorStore,
+    VolumeConfig,
+)
+from store_cases import content_of, fill, payload, small_records, volumes_in
+
+NUM_COMMITS = 12
+NUM_RECORDS = 10
+
+
+def _contents(records: Sequence[RecordSpec], slot: HostSlot) -> list[dict[str, bytes]]:
+    """Payload by record name, of each value from 0 to NUM_COMMITS."""
+    values = []
+    for value in range(NUM_COMMITS + 1):
+        content = {}
+        for record in records:
+            fill(slot, record, value)
+            content[record.name] = payload(slot, record)
+        values.append(content)
+    return values
+
+
+def _run_workload(
+    store: TensorStore, disk: CrashDisk, slot: HostSlot
+) -> list[dict[str, int] | None]:
+    """Commit random parts of the records; which value each record has after commit k."""
+    chance = random.Random(1)
+    records = list(store.records.values())
+    states: list[dict[str, int] | None] = [None]
+    for commit in range(1, NUM_COMMITS + 1):
+        chosen = [one for one in records if commit == 1 or chance.random() < 0.6]
+        store.begin(commit)
+        if commit % 4 == 0:  # an attempt that is given up leaves bytes behind
+            _write(store, slot, chosen[:2], 0)
+            store.abort()
+            store.begin(commit)
+        _write(store, slot, chosen, commit)
+        states.append({**(states[-1] or {}), **{one.name: commit for one in chosen}})
+        store.commit({"commit": commit})
+        disk.mark(commit)
+    return states
+
+
+def _write(store: TensorStore, slot: HostSlot, records: Sequence[RecordSpec], value: int) -> None:
+    for record in records:
+        fill(slot, record, value)
+        store.write_from(record.name, slot).result()
+
+
+def test_every_power_loss_leaves_a_whole_commit(tmp_path: Path, slot: HostSlot) -> None:
+    volumes = volumes_in(tmp_path, 2)
+    records = small_records(NUM_RECORDS, num_elements=3000)
+    contents = _contents(records, slot)
+    disk = CrashDisk()
+    with TensorStore.create(
+        volumes, records, name="job", reserve_bytes=0, stripe_bytes=8192, open_volume=disk.open
+    ) as store:
+        disk.mark(0)
+        states = _run_workload(store, disk, slot)
+    num_points = 0
+    seen = set()
+    for point in disk.crash_points(("dropped", "torn")):
+        if point.mark is None:
+            continue  # creation: the manifest is not there yet, so neither is the store
+        num_points += 1
+        disk.files = point.files
+        found = _reopen(volumes, disk, slot)
+        assert found in (point.mark, point.mark + 1), point.label  # type: ignore[operator]
+        if state := states[found]:
+            wanted = {name: contents[value][name] for name, value in state.items()}
+            assert _content(volumes, disk, slot) == wanted, point.label
+        seen.add(found)
+    assert seen == set(range(NUM_COMMITS + 1))
+    assert num_points > 500
+    print(f"{num_points} crash points")
+
+
+def _reopen(volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot) -> int:
+    """The number of the commit found; 0 for none."""
+    try:
+        with TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open) as store:
+            assert store.metadata == {"commit": store.generation}
+            return store.generation
+    except NotCommitted:
+        return 0
+
+
+def _content(volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot) -> dict[str, bytes]:
+    with TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open) as store:
+        return content_of(store, slot)
+
+
+def test_work_goes_on_after_a_power_loss(tmp_path: Path, slot: HostSlot) -> None:
+    volumes = volumes_in(tmp_path)
+    disk = CrashDisk()
+    with TensorStore.create(
+        volumes, small_records(2), name="job", reserve_bytes=0, open_volume=disk.open
+    ) as store:
+        for value in (1, 2):
+            store.begin(value)
+            _write(store, slot, small_records(2), value)
+            store.commit({})
+            disk.mark(value)
+    torn = [point for point in disk.crash_points(("torn",)) if point.mark == 1]
+    for point in torn:
+        disk.files = point.files
+        disk.log.clear()
+        with TensorStore.open(volumes, name="job", open_volume=disk.open) as store:
+            generation = store.generation
+            store.begin(9)
+            _write(store, slot, small_records(2), 9)
+            assert store.commit({}).generation == generation + 1
+        with TensorStore.open(volumes, name="job", open_volume=disk.open) as store:
+            fill(slot, small_records(1)[0], 9)
+            wanted = payload(slot, small_records(1)[0])
+            assert content_of(store, slot)["layers.0"] == wanted
+
+
+def test_a_killed_process_leaves_its_last_commit(tmp_path: Path, slot: HostSlot) -> None:
+    volumes = volumes_in(tmp_path)
+    with TensorStore.create(volumes, small_records(4), name="job", reserve_bytes=0) as store:
+        store.begin(0)
+        _write(store, slot, small_records(4), 0)
+        store.commit({"step": 0})
+    program = Path(__file__).parents[1] / "killed_writer.py"
+    run = subprocess.run(
+        [sys.executable, str(program), str(volumes[0].path), "20", "5"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    rounds = [line.split() for line in run.stdout.splitlines()]
+    assert len(rounds) == 20
+    for returned, found, state in rounds:
+        assert state == "whole"
+        assert int(found) in (int(returned), int(returned) + 1)
