@@ -1,7 +1,7 @@
 """The ASGI app: routes around a daemon, errors in one envelope, start and stop."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -58,22 +58,29 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     daemon: Daemon = app.state.daemon
     settings = daemon.settings
     logs.configure()
-    await (
-        daemon.start()
-    )  # before all else: it takes the data directory, or fails where another has it
-    files.remove_leftovers(settings.files_dir)
-    token_path = settings.data_dir / "token"
-    if auth.first_token(app.state.tokens, settings.host, token_path):
-        log.warning("made the first access token; read it from the file", path=str(token_path))
-    daemon.hub.add_listener(app.state.metrics.observe)
-    expiry = asyncio.create_task(_expire_files(daemon))
+    await daemon.start()  # before all else: it makes sure that the data directory is ours
+    try:
+        files.remove_leftovers(settings.files_dir)
+        token_path = settings.data_dir / "token"
+        if auth.first_token(app.state.tokens, settings.host, token_path):
+            log.warning("made the first access token; read it from the file", path=str(token_path))
+        daemon.hub.add_listener(app.state.metrics.observe)
+        async with _beside(_expire_files(daemon)):
+            yield
+    finally:
+        await daemon.stop()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let `work` run until the block ends."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
-        expiry.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await expiry
-        await daemon.stop()
+            await task
 
 
 async def _expire_files(daemon: Daemon) -> None:

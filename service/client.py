@@ -142,6 +142,8 @@ class Client:
         timeout = httpx2.Timeout(45, connect=5)  # the server pings every 15 s or faster
         try:
             with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+                if response.status_code == 204:
+                    return  # the job is over and `after` was its last event
                 if response.status_code != 200:
                     response.read()
                     _answer(response)

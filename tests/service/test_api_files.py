@@ -67,7 +67,7 @@ def test_fields_after_the_file_count_too(client: httpx2.Client) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_field_is_named_and_nothing_is_stored(
-    client: httpx2.Client, daemon: FakeDaemon, fields: dict[str, str], param: str
+    client: httpx2.Client, daemon: FakeDaemon, fields: dict[str, Any], param: str
 ) -> None:
     before = client.get("/v1/files").json()
     assert error(upload(client, **fields), 400)["param"] == param
@@ -76,7 +76,10 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
 
 
 def test_an_expiry_is_kept(client: httpx2.Client) -> None:
-    fields = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    fields: dict[str, Any] = {
+        "expires_after[anchor]": "created_at",
+        "expires_after[seconds]": "3600",
+    }
     file = upload(client, **fields).json()
     assert file["expires_at"] == file["created_at"] + 3600
 
