@@ -37,12 +37,14 @@ class HostActivations:
         slot: Slot,
         *,
         transfer: Transfer,
+        device: torch.device,
         dtype: torch.dtype,
         shapes: Sequence[tuple[int, ...]],
     ) -> None:
         """`shapes` are the hidden shapes (rows, tokens, hidden) of the step's microbatches."""
         self._slot = slot
         self._transfer = transfer
+        self._device = device
         self._dtype = dtype
         self._shapes = [torch.Size(shape) for shape in shapes]
         sizes = [shape.numel() * dtype.itemsize for shape in self._shapes]
@@ -61,12 +63,8 @@ class HostActivations:
     def fetch(self, layer: int, microbatch: int) -> Tensor:
         """Copy the input back to the device."""
         place = self._place(layer, microbatch)
-        target = torch.empty(
-            self._shapes[microbatch], dtype=self._dtype, device=self._transfer.device
-        )
-        fence = self._transfer.to_device(
-            place, target.view(-1), after=self._transfer.fence()
-        )
+        target = torch.empty(self._shapes[microbatch], dtype=self._dtype, device=self._device)
+        fence = self._transfer.to_device(place, target.view(-1), after=self._transfer.fence())
         fence.order()
         return target
 

@@ -1,5 +1,6 @@
 """One run from configuration to export: create or resume the store, train, evaluate, export."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -178,9 +179,16 @@ def open_or_import(
 @contextmanager
 def deterministic(config: TrainConfig) -> Iterator[None]:
     """Ask torch for deterministic algorithms for the length of a run, where the job wants them."""
+    if config.deterministic and config.device == "cuda":
+        # Read by cuBLAS when its workspace is made; without it matrix products are refused.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(config.deterministic)
+    # Every element that is read has been written, so filling new memory would only cost time.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = filled

@@ -221,7 +221,11 @@ class StepCompute(ForwardCompute):
             return DeviceActivations()
         shapes = [(*ids.shape, work.spec.hidden_size) for ids in self.ids]
         return HostActivations(
-            work.activation_slot, transfer=work.transfer, dtype=work.dtype, shapes=shapes
+            work.activation_slot,
+            transfer=work.transfer,
+            device=work.device,
+            dtype=work.dtype,
+            shapes=shapes,
         )
 
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:

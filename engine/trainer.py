@@ -141,6 +141,7 @@ class Trainer:
         if self.committed_step == self.state.step:
             return
         started = perf_counter()
+        before = self._links()["nvme_write"]
         self.mover.flush_homes()
         self.work.store.commit(self.state.to_metadata(self.config))
         self.committed_step = self.state.step
@@ -150,7 +151,11 @@ class Trainer:
                 type="commit",
                 message=f"step {self.state.step} is safe on the volume",
                 step=self.state.step,
-                data={"seconds": self._commit_seconds, "generation": self.work.store.generation},
+                data={
+                    "seconds": self._commit_seconds,
+                    "generation": self.work.store.generation,
+                    "flushed_bytes": (self._links()["nvme_write"] - before).payload_bytes,
+                },
             )
         )
 

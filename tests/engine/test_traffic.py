@@ -66,4 +66,8 @@ def test_state_in_host_memory_touches_the_drive_at_commits_alone(tmp_path: Path)
     run.go(emit=seen.append)
     writes = [step["links"]["nvme_write"]["payload_bytes"] for step in run.metrics()]
     assert writes == [0] * 4  # the flush belongs to the commit, after the step's report
-    assert [event.step for event in seen if event.type == "commit"] == [2, 4]
+    commits = [event for event in seen if event.type == "commit"]
+    assert [event.step for event in commits] == [2, 4]
+    (plan,) = [event.data for event in seen if event.type == "plan"]
+    state_bytes = plan["link_bytes"]["serial"]["d2h"]
+    assert [event.data["flushed_bytes"] for event in commits] == [state_bytes] * 2
