@@ -24,11 +24,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="also write the result there")
     parser.add_argument("--max-seq-len", type=int, default=1024, help="tokens; longer rows fail")
     parser.add_argument("--batch-rows", type=int, default=4)
-    parser.add_argument("--microbatch-rows", type=int, default=2)
+    parser.add_argument("--microbatch-rows", type=int, default=1)
     parser.add_argument("--lr", type=float, default=1e-5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device-mib", type=int, default=600, help="budget of the device tier")
-    parser.add_argument("--host-mib", type=int, default=600, help="budget of the host tier")
+    parser.add_argument("--device-mib", type=int, default=650, help="budget of the device tier")
+    parser.add_argument("--host-mib", type=int, default=494, help="budget of the host tier")
 
 
 def prepare_inputs(
