@@ -1,0 +1,60 @@
+"""Copies between host and device: real, counted, ordered."""
+
+import pytest
+import torch
+
+from headrace.storage import DeviceSlab, HostArena, Misuse, Transfer
+
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+DEVICES = [
+    pytest.param("cpu"),
+    pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS_CUDA]),
+]
+
+
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_bytes_go_up_and_come_back(device_name: str) -> None:
+    device = torch.device(device_name)
+    size = 1 << 20
+    with (
+        HostArena(8 * size, pin=device.type == "cuda") as arena,
+        DeviceSlab(4 * size, device) as slab,
+        Transfer(device) as transfer,
+    ):
+        source = arena.carve(4 * size).tensor(torch.float32, size)
+        target = arena.carve(4 * size).tensor(torch.float32, size)
+        on_device = slab.carve(4 * size).tensor(torch.float32, size)
+        source.copy_(torch.arange(size))
+        up = transfer.to_device(source, on_device, payload_bytes=4 * size - 100)
+        up.order()
+        on_device.mul_(2)
+        down = transfer.to_host(on_device, target, after=transfer.fence())
+        down.wait()
+        assert down.done()
+        assert torch.equal(target, source * 2)
+        stats = transfer.stats()
+    assert stats["h2d"].payload_bytes == 4 * size - 100
+    assert stats["h2d"].padding_bytes == 100
+    assert stats["d2h"].payload_bytes == 4 * size
+    assert stats["d2h"].operations == 1
+    assert stats["h2d"].busy_seconds > 0
+
+
+def test_tensors_that_do_not_match_are_refused() -> None:
+    with Transfer(torch.device("cpu")) as transfer:
+        with pytest.raises(Misuse, match="4 of torch.float32, target 5"):
+            transfer.to_device(torch.zeros(4), torch.zeros(5))
+        with pytest.raises(Misuse, match="torch.int32"):
+            transfer.to_host(torch.zeros(4), torch.zeros(4, dtype=torch.int32))
+
+
+def test_a_copy_on_cpu_is_done_when_it_returns() -> None:
+    with Transfer(torch.device("cpu")) as transfer:
+        source, target = torch.ones(2, 3), torch.zeros(6)
+        fence = transfer.to_device(source, target)
+        assert fence.done() and target.tolist() == [1.0] * 6
+        source.zero_()
+        assert target.sum() == 6
+        fence.wait()
+        fence.order()
+        assert transfer.fence().done()
