@@ -20,8 +20,9 @@ from .errors import (
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
+    from .config import VolumeConfig
     from .future import IoFuture
-    from .layout import Layout, VolumeConfig, plan_layout
+    from .layout import Layout, plan_layout
     from .pool import DeviceSlab, DeviceSlot, HostArena, HostSlot
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import CommitInfo, TensorStore
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Layout": "layout",
-    "VolumeConfig": "layout",
+    "VolumeConfig": "config",
     "plan_layout": "layout",
     "DeviceSlab": "pool",
     "DeviceSlot": "pool",

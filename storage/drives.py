@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .checksum import Spans
+from .config import VolumeConfig
 from .errors import StoreError
 from .files import (
     DATA_NAME,
@@ -19,7 +20,7 @@ from .files import (
 from .filesystem import free_bytes
 from .future import Patience
 from .io_queue import IoQueue
-from .layout import Layout, VolumeConfig
+from .layout import Layout
 from .lock import StoreLock
 from .manifest import Manifest
 from .operation import Drive, Target

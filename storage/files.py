@@ -6,9 +6,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from .checksum import hash_bytes
+from .config import VolumeConfig
 from .errors import Incompatible, Misuse, NoSpace, StoreError
 from .filesystem import free_bytes, reserve_file, sync_directory, total_bytes
-from .layout import HEADER_OFFSET, Layout, VolumeConfig
+from .layout import HEADER_OFFSET, Layout
 from .lock import LOCK_NAME, StoreLock
 from .manifest import Manifest, decode_manifest, encode_manifest
 from .record import PAGE_BYTES

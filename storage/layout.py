@@ -1,11 +1,9 @@
 """Where every byte of a store lies: extents of records, stripes over volumes. Pure."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Self
 
+from .config import VolumeConfig
 from .record import PAGE_BYTES, RecordSpec, round_up
 
 KIB = 1024
@@ -18,45 +16,6 @@ SUPERBLOCK_OFFSETS = (64 * KIB, 128 * KIB)
 BODY_OFFSET = 256 * KIB  # two commit bodies of Layout.body_bytes each, one behind the other
 _TRAILER_HEAD_BYTES = 256
 _BODY_ENTRY_BYTES = 96  # more than one record's entry in a commit body can take
-
-Backend = Literal["auto", "direct", "buffered"]
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.IGNORECASE)
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_bytes(text: str) -> int:
-    """Read a size: "4096", "500MB" (powers of 1000), "2GiB" (powers of 1024); ValueError if odd."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size; wanted bytes, or a form like 500MB or 2GiB")
-    number, unit = match.groups()
-    scale = 1
-    if unit:
-        scale = (1024 if unit[1:] else 1000) ** _POWERS[unit[0].lower()]
-    return int(float(number) * scale)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeConfig:
-    """A directory on one drive, and how much of it may be used.
-
-    `limit_bytes` bounds all stores below `path` together. `throttle_bytes_per_second` slows reads
-    and writes, taken together, to that rate: it models a slower drive.
-    """
-
-    path: Path
-    limit_bytes: int | None = None
-    backend: Backend = "auto"
-    throttle_bytes_per_second: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read "PATH" or "PATH:BYTES"; ValueError when BYTES is no size."""
-        head, colon, tail = text.rpartition(":")
-        if not colon or "/" in tail:
-            return cls(path=Path(text))
-        return cls(path=Path(head), limit_bytes=parse_bytes(tail))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

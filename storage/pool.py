@@ -4,30 +4,25 @@ The host arena is private anonymous memory on huge pages, aligned for direct I/O
 with CUDA once when asked. What it costs is what was asked for, plus less than 2 MiB.
 """
 
-import ctypes
 import logging
 import mmap
 import threading
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from .errors import Misuse, NoSpace
+from .pin import register, unregister
 from .record import PAGE_BYTES, round_up
 
 log = logging.getLogger(__name__)
 
 _HUGE_PAGE_BYTES = 2 << 20
-_PIN_PIECE_BYTES = 16 << 30  # one registration of 512 GiB or more fails on recent drivers
 _DEVICE_ALIGNMENT = 512
-_MADV_POPULATE_WRITE = 23
 # A fork must not share pages that direct I/O or CUDA write to. Not MADV_DONTFORK: in the child the
 # address is then free for others, and the mmap object, once collected there, unmaps theirs.
 _MADV_WIPEONFORK = 18
-_NUM_POPULATE_THREADS = 8
-_cuda: Any = torch.cuda  # partly without types
 
 
 class HostSlot:
@@ -100,14 +95,14 @@ class HostArena:
         self._num_bytes = arena_bytes
         self._carved_bytes = 0
         self._slots: list[HostSlot] = []
-        self._pinned: list[int] = []
+        self._pinned: list[int] = []  # addresses registered with CUDA
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._map = mmap.mmap(-1, arena_bytes + _HUGE_PAGE_BYTES, flags=flags)
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self._map.madvise(_MADV_WIPEONFORK)
         self._view, self._bytes = _aligned(self._map, arena_bytes)
         if pin:
-            self._pin()
+            self._pinned = register(self._bytes.data_ptr(), arena_bytes)
 
     @property
     def free_bytes(self) -> int:
@@ -145,7 +140,7 @@ class HostArena:
 
         Memory that an operation is still using stays as it is until the process ends.
         """
-        self._unpin()
+        unregister(self._pinned)
         if any(slot.in_use for slot in self._slots):
             log.warning("host arena closed while slots are in use; its memory stays mapped")
             _abandoned.append(self._map)
@@ -164,28 +159,6 @@ class HostArena:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _pin(self) -> None:
-        """Populate, then register in pieces; all of them or none."""
-        start = self._bytes.data_ptr()
-        _populate(start, self._num_bytes)
-        runtime = _cuda.cudart()
-        for offset in range(0, self._num_bytes, _PIN_PIECE_BYTES):
-            size = min(_PIN_PIECE_BYTES, self._num_bytes - offset)
-            code = int(runtime.cudaHostRegister(start + offset, size, 0))
-            if code != 0:
-                self._unpin()
-                raise NoSpace(
-                    f"CUDA refused to register {size} bytes of host memory (error {code}); "
-                    "lower the host budget, or raise the limit of locked memory"
-                )
-            self._pinned.append(start + offset)
-
-    def _unpin(self) -> None:
-        if self._pinned:
-            torch.cuda.synchronize()  # copies from or to this memory may be under way
-        while self._pinned:
-            _cuda.cudart().cudaHostUnregister(self._pinned.pop())
 
 
 _abandoned: list[mmap.mmap] = []  # memory of calls that never came back
@@ -271,21 +244,3 @@ def _aligned(memory: mmap.mmap, num_bytes: int) -> tuple[memoryview, torch.Tenso
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % _HUGE_PAGE_BYTES
     return memoryview(memory)[start : start + num_bytes], whole[start : start + num_bytes]
-
-
-def _populate(start: int, num_bytes: int) -> None:
-    """Fault the pages in, with several threads; older kernels do it at first touch instead."""
-    share = round_up(-(-num_bytes // _NUM_POPULATE_THREADS), _HUGE_PAGE_BYTES)
-    advise: Callable[..., int] = ctypes.CDLL(None).madvise
-
-    def part(offset: int) -> None:
-        size = ctypes.c_size_t(min(share, num_bytes - offset))
-        advise(ctypes.c_void_p(start + offset), size, _MADV_POPULATE_WRITE)
-
-    threads = [
-        threading.Thread(target=part, args=(offset,)) for offset in range(0, num_bytes, share)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

@@ -15,16 +15,18 @@ from typing import Any, Self
 
 from .checksum import hash_bytes
 from .commit import Version, sync_all, write_body, write_superblock
+from .config import VolumeConfig
 from .drives import DriveSet, OpenOptions, create_drives, open_drives
 from .errors import Corrupt, IoFailed, IoTimeout, Misuse, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
-from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, VolumeConfig, plan_layout
+from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, plan_layout
 from .operation import read_record, write_record
 from .record import RecordSpec
 from .recovery import LastCommit, read_last_commit
 from .scrub import Progress, scrub
+from .session import Session
 from .stats import StorageStatus, StoreStats
 from .superblock import Superblock
 from .trailer import CommitBody, Trailer, encode_body, encode_metadata
@@ -56,11 +58,8 @@ class TensorStore:
         self._superblock: Superblock | None = last.superblock if last else None
         self._metadata = dict(last.body.metadata) if last else {}
         self._written_before = list(last.body.written_bytes if last else [0] * len(drives.drives))
-        self._begun_step: int | None = None
-        self._refusal = "it was opened read-only" if read_only else ""
-        self._failure: BaseException | None = None
+        self._session = Session(read_only=read_only)
         self._under_way: set[IoFuture] = set()
-        self._closed = False
         self._lock = threading.RLock()
         self._commit_lock = threading.Lock()
 
@@ -160,8 +159,7 @@ class TensorStore:
         Raises Misuse when a write failed and `abort` was not called, or the store is read-only.
         """
         with self._lock:
-            self._check_writable()
-            self._begun_step = step
+            self._session.begin(step)
 
     def read_into(
         self,
@@ -180,7 +178,7 @@ class TensorStore:
         index = self._indexes[record]
         _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
         with self._lock:
-            self._check_open()
+            self._session.check_open()
             extent = self._generations.extent_to_read(index, committed=committed)
             future = self._future(f"read of record {record!r}", slot, "nvme_read")
             before = self._generations.add_reader(index, extent, future)
@@ -204,14 +202,12 @@ class TensorStore:
         index = self._indexes[record]
         _check_slot(slot, record, self._records[record].padded_bytes)
         with self._lock:
-            self._check_writable()
-            if self._begun_step is None:
-                raise Misuse(f"write of record {record!r} outside begin and commit; call begin")
+            step = self._session.step_of(f"write of record {record!r}")
             extent = self._generations.extent_to_write(index)
             future = self._future(f"write of record {record!r}", slot, "nvme_write")
             before = self._generations.add_writer(index, extent, future)
             epoch = self._generations.epoch
-            trailer = partial(self._trailer, index, extent, self.generation + 1, self._begun_step)
+            trailer = partial(self._trailer, index, extent, self.generation + 1, step)
         future.add_done_callback(partial(self._write_ended, future, epoch))
         start = partial(
             write_record,
@@ -257,10 +253,8 @@ class TensorStore:
     def abort(self) -> None:
         """Forget everything since the last commit, a failed write too."""
         with self._commit_lock, self._lock:
-            self._check_open()
+            self._session.forget()
             self._generations.settle(committed=False)
-            self._failure = None
-            self._begun_step = None
 
     def verify(self, progress: Progress | None = None) -> list[str]:
         """Read every committed record and check it; the problems found, in words.
@@ -268,7 +262,7 @@ class TensorStore:
         `progress` hears of the bytes done and the bytes in all, record by record.
         """
         with self._lock:
-            self._check_open()
+            self._session.check_open()
             versions = sorted(self._generations.committed.items())
         targets = [
             (self._drives.target(index, version.extent_index), version.trailer)
@@ -288,17 +282,16 @@ class TensorStore:
             step=self.step,
             num_records=len(self._records),
             total_bytes=self._drives.layout.total_bytes,
-            read_only=bool(self._refusal),
+            read_only=self._session.read_only,
             volumes=self._drives.statuses(self._written_before),
         )
 
     def close(self) -> None:
         """Let the store go. What was not committed is lost; every future comes to its end."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._drives.close(self._give_up)
+            was_open = self._session.close()
+        if was_open:
+            self._drives.close(self._give_up)
 
     def __enter__(self) -> Self:
         return self
@@ -314,17 +307,14 @@ class TensorStore:
     def _await_writes(self) -> int:
         """Close the working generation to further writes, wait for all of it; its step."""
         with self._lock:
-            self._check_writable()
-            if self._begun_step is None:
-                raise Misuse("commit outside begin; call begin first")
-            step, self._begun_step = self._begun_step, None
+            step = self._session.end("commit")
             writes = list(self._generations.writes.values())
         for write in writes:
             try:
                 write.result()
             except StoreError as error:
-                self._failure = self._failure or error
-        self._check_writable()
+                self._session.failed(error)
+        self._session.check_writable()
         return step
 
     def _write_body(self, step: int, metadata: Mapping[str, Any]) -> Superblock:
@@ -346,7 +336,7 @@ class TensorStore:
         try:
             write_body(self._drives.drives[0], layout, body, copy, patience)
         except (Corrupt, IoFailed) as error:
-            self._failure = error
+            self._session.failed(error)
             raise
         except BaseException as error:  # it may still land, in the area of the next attempt
             self._refuse_writes(generation, error)
@@ -369,8 +359,9 @@ class TensorStore:
             raise
 
     def _refuse_writes(self, generation: int, error: BaseException) -> None:
-        self._refusal = f"commit {generation} failed: {error}; open the store again"
-        log.error("store %s is read-only: %s", self._drives.manifest.name, self._refusal)
+        why = f"commit {generation} failed: {error}; open the store again"
+        self._session.refuse_writes(why)
+        log.error("store %s is read-only: %s", self._drives.manifest.name, why)
 
     def _trailer(
         self, index: int, extent: int, generation: int, step: int, checksums: tuple[int, ...]
@@ -395,7 +386,7 @@ class TensorStore:
         error = future.exception()
         with self._lock:
             if error is not None and epoch == self._generations.epoch:
-                self._failure = self._failure or error
+                self._session.failed(error)
 
     def _future(self, label: str, slot: Buffer, link: str) -> IoFuture:
         waited = self._drives.links[link].waited
@@ -413,20 +404,6 @@ class TensorStore:
             hanging = list(self._under_way)
         for future in hanging:
             future.give_up(IoTimeout(f"{future.label}: still inside the drive at close"))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Misuse("the store is closed")
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self._refusal:
-            raise Misuse(f"the store is read-only: {self._refusal}")
-        if self._failure is not None:
-            raise Misuse(
-                f"a write since the last commit failed ({self._failure}); call abort, "
-                "then repeat the work since that commit"
-            ) from self._failure
 
     def _logged(self, what: str) -> Self:
         for volume in self._drives.statuses(self._written_before):

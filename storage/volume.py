@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from .config import Backend, VolumeConfig
 from .errors import IoFailed, StoreError
 from .filesystem import direct_alignment, filesystem_name, free_bytes, total_bytes
-from .layout import MIB, Backend, VolumeConfig
+from .layout import MIB
 from .record import PAGE_BYTES, round_up
 
 _RWF_DONTCACHE = 0x80

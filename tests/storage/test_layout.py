@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage import PAGE_BYTES, RecordSpec, TensorSpec, VolumeConfig, plan_layout
+from headrace.storage.config import parse_bytes
 from headrace.storage.layout import (
     SUPERBLOCK_OFFSETS,
     Layout,
     extent_bytes,
-    parse_bytes,
     trailer_bytes,
     validate_layout,
 )

@@ -1,0 +1,63 @@
+"""Registering host memory with CUDA: populated by several threads, locked page by page once."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .errors import NoSpace
+from .record import round_up
+
+_PIECE_BYTES = 16 << 30  # one registration of 512 GiB or more fails on recent drivers
+_HUGE_PAGE_BYTES = 2 << 20
+_MADV_POPULATE_WRITE = 23
+_NUM_THREADS = 8
+_cuda: Any = torch.cuda  # partly without types
+
+
+def register(start: int, num_bytes: int) -> list[int]:
+    """Populate the memory at address `start` and register it, all of it or none.
+
+    Returns the addresses to hand to `unregister`. Raises NoSpace when CUDA refuses.
+    """
+    _populate(start, num_bytes)
+    registered: list[int] = []
+    for offset in range(0, num_bytes, _PIECE_BYTES):
+        size = min(_PIECE_BYTES, num_bytes - offset)
+        code = int(_cuda.cudart().cudaHostRegister(start + offset, size, 0))
+        if code != 0:
+            unregister(registered)
+            raise NoSpace(
+                f"CUDA refused to register {size} bytes of host memory (error {code}); "
+                "lower the host budget, or raise the limit of locked memory"
+            )
+        registered.append(start + offset)
+    return registered
+
+
+def unregister(registered: list[int]) -> None:
+    """Undo `register`, after all copies under way; the list is empty afterwards."""
+    if registered:
+        torch.cuda.synchronize()
+    while registered:
+        _cuda.cudart().cudaHostUnregister(registered.pop())
+
+
+def _populate(start: int, num_bytes: int) -> None:
+    """Fault the pages in, with several threads; older kernels do it when they register."""
+    share = round_up(max(1, -(-num_bytes // _NUM_THREADS)), _HUGE_PAGE_BYTES)
+    advise: Callable[..., int] = ctypes.CDLL(None).madvise
+
+    def part(offset: int) -> None:
+        size = ctypes.c_size_t(min(share, num_bytes - offset))
+        advise(ctypes.c_void_p(start + offset), size, _MADV_POPULATE_WRITE)
+
+    threads = [
+        threading.Thread(target=part, args=(offset,)) for offset in range(0, num_bytes, share)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
