@@ -8,11 +8,8 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Coroutine, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
-
-from headrace.storage import VolumeConfig, probe_volume
 
 from .errors import ApiError
 from .events import Hub
@@ -28,7 +25,7 @@ from .prepare_process import DEFAULT_PREPARE
 from .preparer import Preparer
 from .run_loop import RunLoop
 from .settings import Settings
-from .site import Site, gpus
+from .site import Site, gpus, probe_volumes
 from .worker import Worker, WorkerOptions
 
 log = logging.getLogger(__name__)
@@ -205,18 +202,6 @@ def take_data_dir(data_dir: Path) -> LockFile:
         raise DaemonRunning(
             f"process {held.pid} already serves {data_dir}; stop it, or name another data_dir"
         ) from None
-
-
-def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
-    """Move bytes on every volume to see what it can do. StoreError for one of no use."""
-    if not settings.volumes:
-        Path(settings.volume_list[0]).mkdir(parents=True, exist_ok=True)
-    found = []
-    for text in settings.volume_list:
-        status = asdict(probe_volume(VolumeConfig.parse(text)))
-        log.info("volume %s: %s, %s", status["path"], status["active"], status["why"])
-        found.append(status)
-    return found
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

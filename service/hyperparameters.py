@@ -61,13 +61,15 @@ def learning_rate(asked: Mapping[str, Any]) -> tuple[float, float]:
         multiplier = multiplier or 1.0
         return multiplier * BASE_LEARNING_RATE, multiplier
     implied = float(f"{rate / BASE_LEARNING_RATE:.12g}")
-    if multiplier is not None and not math.isclose(multiplier, implied, rel_tol=1e-9):
+    if multiplier is None:
+        return rate, implied
+    if not math.isclose(multiplier, implied, rel_tol=1e-9):
         raise refuse(
             f"learning_rate {rate} and learning_rate_multiplier {multiplier} "
             f"(of {BASE_LEARNING_RATE}) disagree; give one of them.",
             "learning_rate_multiplier",
         )
-    return rate, implied
+    return rate, multiplier
 
 
 def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bool) -> None:

@@ -4,16 +4,21 @@ A process that initialises CUDA holds device memory and can be poisoned by a fau
 prepare processes ask the driver through NVML instead.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import pynvml
 
 from headrace.engine import Box
+from headrace.storage import VolumeConfig, probe_volume
 
 from .settings import Settings
+
+log = logging.getLogger(__name__)
 
 DEVICE_SHARE = 0.9  # of its free memory, when no budget is given
 
@@ -68,6 +73,18 @@ def gpus() -> Sequence[dict[str, Any]]:
         return [_describe(i) for i in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
+
+
+def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
+    """Move bytes on every volume to see what it can do. StoreError for one of no use."""
+    if not settings.volumes:
+        Path(settings.volume_list[0]).mkdir(parents=True, exist_ok=True)
+    found = []
+    for text in settings.volume_list:
+        status = asdict(probe_volume(VolumeConfig.parse(text)))
+        log.info("volume %s: %s, %s", status["path"], status["active"], status["why"])
+        found.append(status)
+    return found
 
 
 def _describe(index: int) -> dict[str, Any]:

@@ -45,8 +45,9 @@ class Tail:
         self._reader = EventReader(self._log)
         self._rates = Rates()
         self._last: LoggedEvent | None = None
+        self._phase: str | None = None
         self._effects: dict[str, Callable[[LoggedEvent], object]] = {
-            "phase": lambda event: self._journal.set_fields(self._job_id, phase=event.message),
+            "phase": self._take_phase,
             "metrics": self._take_metrics,
             "eval": self._take_eval,
             "plan": lambda event: self._show(plan=event.data),
@@ -107,6 +108,11 @@ class Tail:
 
     def _show(self, **values: Any) -> JobRecord:
         return self._journal.update_engine(self._job_id, **values)
+
+    def _take_phase(self, event: LoggedEvent) -> None:
+        if event.message != self._phase:  # a long phase says again how far it is
+            self._journal.set_fields(self._job_id, phase=event.message)
+            self._phase = event.message
 
     def _take_metrics(self, event: LoggedEvent) -> None:
         engine = self._job().engine

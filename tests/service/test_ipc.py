@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from headrace.service import ipc
 from headrace.service.channel import Channel, channel_pair
 
-MESSAGES = [
+MESSAGES: list[ipc.Message] = [
     ipc.Run(job_id="ftjob-1", spec_path="/s", job_dir="/j", after_seq=7),
     ipc.Stop(reason="pause", job_id="ftjob-1"),
     ipc.Stop(reason="shutdown"),

@@ -1,0 +1,223 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine import TrainConfig
+from headrace.service.errors import ApiError
+from headrace.service.hyperparameters import settle
+from headrace.service.job_spec import ResolvedJob, Sources, resolve_job
+from headrace.service.schemas import parse_create
+from headrace.service.site import Site, gpus
+from headrace.service.survey import count_rows
+from tiny import make_tiny_llama
+
+MAX_POSITIONS = 256
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    make_tiny_llama(path, tied=True, seed=0, max_position_embeddings=MAX_POSITIONS)
+    return path
+
+
+def row(question: str = "how many sluices?", answer: str = "three") -> dict[str, Any]:
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": turns}
+
+
+def write_rows(path: Path, count: int, *extra: str) -> Path:
+    path.write_text("\n".join([json.dumps(row())] * count + list(extra)) + "\n")
+    return path
+
+
+def resolve(
+    model_dir: Path,
+    training_file: Path,
+    hyperparameters: dict[str, Any] | None = None,
+    *,
+    site: dict[str, Any] | None = None,
+    validation_file: Path | None = None,
+    **top: Any,
+) -> ResolvedJob:
+    body = {
+        "model": "tiny",
+        "training_file": "file-1",
+        "method": {"supervised": {"hyperparameters": hyperparameters or {}}},
+        **top,
+    }
+    volumes = (str(training_file.parent),)
+    given = {"device": "cpu", "device_bytes": None, "host_bytes": None, "volumes": volumes}
+    return resolve_job(
+        parse_create(body).body(),
+        Sources(model_dir=model_dir, training_file=training_file, validation_file=validation_file),
+        Site(**(given | (site or {}))),
+    )
+
+
+def refusal(model_dir: Path, training_file: Path, *args: Any, **given: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        resolve(model_dir, training_file, *args, **given)
+    return caught.value
+
+
+def test_everything_left_open_is_settled_and_makes_a_config(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    job = resolve(model_dir, write_rows(tmp_path / "t.jsonl", 120))
+    shown = job.hyperparameters
+    assert (shown["n_epochs"], shown["batch_size"], shown["learning_rate"]) == (3, 2, 1e-5)
+    assert shown["max_seq_len"] == MAX_POSITIONS and shown["overlong"] == "error"
+    assert job.method["supervised"]["hyperparameters"] == shown
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.num_epochs, config.batch_rows, config.microbatch_rows) == (3, 2, 2)
+    assert config.compute_dtype == "float32" and config.seed == job.seed
+    assert job.plan["total_device_bytes"] > 0 and job.plan["longest_row_is_estimate"]
+    assert job.warnings == ()
+
+
+def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 20)
+    asked = {
+        "n_epochs": 2,
+        "batch_size": 10,
+        "gradient_accumulation_steps": 5,
+        "learning_rate": 2e-4,
+        "lr_scheduler": "cosine",
+        "warmup_ratio": 0.1,
+        "weight_decay": 0.01,
+        "max_grad_norm": 0.5,
+        "clip_mode": "none",
+        "max_steps": 3,
+        "loss_chunk": 64,
+        "eval_every": 2,
+        "checkpoint_every": {"steps": 2},
+        "keep_last": 4,
+        "max_seq_len": 64,
+        "overlong": "drop",
+    }
+    job = resolve(model_dir, rows, asked, seed=5, commit_every=2, validation_file=rows)
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.batch_rows, config.microbatch_rows, config.num_epochs) == (10, 2, 2)
+    assert (config.learning_rate, config.lr_schedule, config.warmup_ratio) == (2e-4, "cosine", 0.1)
+    assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "none")
+    assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
+    assert (config.checkpoint_every_steps, config.keep_last) == (2, 4)
+    assert (config.commit_every_steps, config.seed) == (2, 5)
+    assert job.hyperparameters["learning_rate_multiplier"] == 20
+    assert {name: job.hyperparameters[name] for name in asked} == asked
+
+
+@given(
+    num_rows=st.integers(1, 10**7),
+    asked=st.fixed_dictionaries(
+        {},
+        optional={
+            "batch_size": st.integers(1, 256),
+            "n_epochs": st.integers(1, 50),
+            "learning_rate_multiplier": st.floats(1e-3, 1e3),
+            "gradient_accumulation_steps": st.integers(1, 300),
+        },
+    ),
+)
+def test_settling_twice_changes_nothing_and_stays_in_range(
+    num_rows: int, asked: dict[str, Any]
+) -> None:
+    settled = settle(asked, num_rows=num_rows, max_positions=64)
+    assert settle(settled, num_rows=1, max_positions=8) == settled
+    assert 1 <= settled["gradient_accumulation_steps"] <= settled["batch_size"] <= 256
+    assert 1 <= settled["n_epochs"] <= 50
+
+
+def test_large_data_get_fewer_epochs() -> None:
+    assert settle({}, num_rows=60_000, max_positions=1)["n_epochs"] == 1
+    assert settle({}, num_rows=30_000, max_positions=1)["n_epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"max_seq_len": 4096}, "max_seq_len"),
+        ({"eval_every": 5}, "eval_every"),
+        ({"learning_rate": 1e-4, "learning_rate_multiplier": 3.0}, "learning_rate_multiplier"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_naming_the_field(
+    model_dir: Path, tmp_path: Path, asked: dict[str, Any], param: str
+) -> None:
+    error = refusal(model_dir, write_rows(tmp_path / "t.jsonl", 9), asked)
+    assert error.param == f"method.supervised.hyperparameters.{param}"
+
+
+def test_unknown_hyperparameter_is_refused_with_a_suggestion(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    error = refusal(model_dir, write_rows(tmp_path / "t.jsonl", 9), {"lerning_rate": 1e-4})
+    assert "Did you mean 'learning_rate'?" in error.message
+
+
+def test_bad_rows_are_refused_with_their_lines(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 2, "{not json", json.dumps({"messages": []}))
+    error = refusal(model_dir, rows)
+    assert (error.status, error.param, error.code) == (
+        400,
+        "training_file",
+        "invalid_training_data",
+    )
+    assert "line 3" in error.message and "line 4" in error.message
+
+
+def test_bad_rows_of_the_validation_file_are_blamed_on_it(model_dir: Path, tmp_path: Path) -> None:
+    good = write_rows(tmp_path / "t.jsonl", 2)
+    bad = write_rows(tmp_path / "v.jsonl", 0, "[]")
+    assert refusal(model_dir, good, validation_file=bad).param == "validation_file"
+
+
+def test_empty_file_is_refused(model_dir: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "t.jsonl"
+    empty.write_text("\n\n")
+    assert refusal(model_dir, empty).code == "empty_training_file"
+
+
+def test_job_that_cannot_fit_is_refused_with_the_numbers(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    error = refusal(model_dir, rows, device_bytes=1000)
+    assert error.code == "cannot_fit" and any(c.isdigit() for c in error.message)
+
+
+def test_job_may_lower_a_budget_but_not_raise_it(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    site = {"host_bytes": 10**9}
+    low = resolve(model_dir, rows, site=site, host_bytes=10**8)
+    assert low.train_config_values["host_bytes"] == 10**8
+    assert refusal(model_dir, rows, site=site, host_bytes=10**10).code == "over_budget"
+    assert resolve(model_dir, rows, site=site).train_config_values["host_bytes"] == 10**9
+
+
+@pytest.mark.parametrize(
+    ("config", "code"), [('{"model_type": "mamba"}', "unknown_family"), ("{", "bad_model")]
+)
+def test_model_of_no_use_is_refused(tmp_path: Path, config: str, code: str) -> None:
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "config.json").write_text(config)
+    (model / "model.safetensors").write_bytes(b"")
+    error = refusal(model, write_rows(tmp_path / "t.jsonl", 9))
+    assert (error.param, error.code) == ("model", code)
+
+
+def test_long_count_becomes_an_estimate(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.jsonl", 20_000)
+    exact, guess = (count_rows(path, limit_seconds=seconds) for seconds in (60, 0))
+    assert (exact.num_rows, exact.is_estimate) == (20_000, False)
+    assert guess.is_estimate and abs(guess.num_rows - 20_000) < 200
+
+
+def test_site_without_a_gpu_splits_memory_and_needs_no_driver() -> None:
+    site = Site(device="cpu", device_bytes=None, host_bytes=None, volumes=("/",))
+    assert site.box().host_bytes > 0
+    assert isinstance(list(gpus()), list)
