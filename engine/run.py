@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -182,13 +183,14 @@ def deterministic(config: TrainConfig) -> Iterator[None]:
     if config.deterministic and config.device == "cuda":
         # Read by cuBLAS when its workspace is made; without it matrix products are refused.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    memory: Any = torch.utils.deterministic  # its one setting has no type
     before = torch.are_deterministic_algorithms_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    filled = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(config.deterministic)
     # Every element that is read has been written, so filling new memory would only cost time.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = filled

@@ -10,7 +10,9 @@ import torch
 from .errors import NoSpace
 from .record import round_up
 
-_PIECE_BYTES = 16 << 30  # one registration of 512 GiB or more fails on recent drivers
+# One registration of 512 GiB or more fails on recent drivers; and since CUDA refuses a copy that
+# crosses from one registration into the next, pieces are nearly as large as that.
+_PIECE_BYTES = 480 << 30
 _HUGE_PAGE_BYTES = 2 << 20
 _MADV_POPULATE_WRITE = 23
 _NUM_THREADS = 8

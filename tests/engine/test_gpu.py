@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 LENGTHS = [9, 17, 5, 30, 12, 21, 8, 26, 14, 11, 23]
+COMMON = {"max_steps": 20, "batch_rows": 5, "device_bytes": 2**30}
 BF16 = {"compute_dtype": "bfloat16", "device": "cuda"}
 
 
@@ -26,7 +27,7 @@ def inputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def _run(folder: Path, inputs: Any, **settings: Any) -> Run:
-    run = Run(folder, *inputs, **{"max_steps": 20, "batch_rows": 5, **settings})
+    run = Run(folder, *inputs, **{**COMMON, **settings})
     run.go()
     return run
 

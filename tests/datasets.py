@@ -1,0 +1,22 @@
+"""Prepared data sets of random tokens, written without a tokenizer."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from headrace.engine.token_files import OFFSETS, REPORT, TOKENS, TRAINED
+
+
+def write_dataset(path: Path, lengths: Sequence[int], *, vocab: int, seed: int = 0) -> Path:
+    """Rows of these lengths (tokens); about the second half of each row is trained."""
+    rng = np.random.default_rng(seed)
+    path.mkdir(parents=True)
+    trained = [np.arange(n) >= rng.integers(1, n - 1) for n in lengths]
+    rng.integers(0, vocab, sum(lengths)).astype(np.uint32).tofile(path / TOKENS)
+    np.concatenate(trained).astype(np.uint8).tofile(path / TRAINED)
+    np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64).tofile(path / OFFSETS)
+    count = sum(int(mask[1:].sum()) for mask in trained)
+    (path / REPORT).write_text(json.dumps({"trained_tokens": count}))
+    return path
