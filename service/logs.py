@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+QUIET = ("alembic",)  # tells at every start that nothing had to be done
+
 _STAMP = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
 
@@ -37,6 +39,7 @@ def configure(level: int = logging.INFO) -> None:
             structlog.stdlib.add_logger_name,
             structlog.stdlib.ExtraAdder(),
             structlog.stdlib.PositionalArgumentsFormatter(),
+            _drop_colours,
             _STAMP,
         ],
         processors=[
@@ -48,3 +51,11 @@ def configure(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _drop_colours(_logger: Any, _method: str, event: Any) -> Any:
+    """uvicorn says some things twice, the second time with terminal colours."""
+    event.pop("color_message", None)
+    return event
