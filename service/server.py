@@ -1,12 +1,13 @@
-"""The HTTP server around the daemon: listens first, then starts; a second signal ends at once."""
+"""The HTTP server around the daemon: its start and its end belong to the server's own."""
 
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 GRACE_SECONDS = 3  # open streams are cut off after that, so that a viewer never holds up the end
 
@@ -23,26 +24,43 @@ def address(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: Any, sock: socket.socket) -> None:
-    """Serve an ASGI app until SIGTERM or SIGINT. SystemExit when it does not start."""
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        lifespan="on",
-    )
-    server = Server(config)
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+def run(app: FastAPI, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT, which then ends the process. Raises what the start raises."""
+    server = Server(app, on_ready)
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[sock]))
 
 
 class Server(uvicorn.Server):
-    """Ends gracefully on the first signal, with the exit code of that signal, at once on the next.
+    """Ends gracefully on the first signal, at once on the next.
 
-    At once is safe: the journal is whole after any moment, and the worker commits the step in hand
+    At once is safe: the journal is whole at any moment, and the worker commits the step in hand
     when the API goes away.
     """
+
+    def __init__(self, app: FastAPI, on_ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+                lifespan="off",
+            )
+        )
+        self._app = app
+        self._on_ready = on_ready
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the app, serve, stop the app; a signal counts from the first moment to the last.
+
+        uvicorn's own way would log a failed start as a traceback and drop the reason.
+        """
+        with self.capture_signals():
+            async with self._app.router.lifespan_context(self._app):
+                if not self.should_exit:
+                    self._on_ready()
+                    await self._serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note the first signal, obey the second."""

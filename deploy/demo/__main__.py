@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.engine import DemoData, read_model_spec, write_demo_data
+from headrace.engine import read_model_spec, write_demo_data
 from headrace.service.cli.output import console, human_bytes, human_seconds
 
 from .daemon import Daemon
@@ -24,6 +25,7 @@ from .report import Question, claims, show
 STATE_BYTES_PER_PARAM = 12  # float32 master weight and two float32 moments
 DEVICE_BYTES = 600_000_000
 HOST_BYTES = 600_000_000
+NUM_QUESTIONS = 8
 HOME = Path(".demo")
 
 
@@ -38,15 +40,16 @@ def main() -> int:
     say(f"model {model_dir.name}: {human_bytes(state_bytes)} of training state, "
         f"{human_bytes(budget_bytes)} of memory to train it in")  # fmt: skip
     data = write_demo_data(home / "rows")
+    questions = data.questions[:NUM_QUESTIONS]
     recipe = Recipe(
         model=model_dir.name,
         train=data.train,
         valid=data.valid,
-        max_steps=12 if options.short else 30,
-        kill_at=4 if options.short else 12,
+        max_steps=10 if options.short else 24,
+        kill_at=4 if options.short else 10,
     )
     say("asking the model as it is, with plain transformers")
-    before = answers(model_dir, data, home)
+    before = answers(model_dir, data.system, questions, home)
     say("starting a daemon")
     with Daemon(
         home,
@@ -61,15 +64,15 @@ def main() -> int:
             return 1
         tuned = export(daemon.url, ran, home / "fine-tuned")
         say("asking the fine-tuned model, with plain transformers")
-        after = answers(tuned, data, home)
-    questions = [
+        after = answers(tuned, data.system, questions, home)
+    answered = [
         Question(text=text, wanted=wanted, before=old, after=new)
-        for (text, wanted), old, new in zip(data.questions, before, after, strict=True)
+        for (text, wanted), old, new in zip(questions, before, after, strict=True)
     ]
     good = show(
         ran,
-        questions,
-        claims(ran, recipe, questions, state_bytes=state_bytes, budget_bytes=budget_bytes),
+        answered,
+        claims(ran, recipe, answered, state_bytes=state_bytes, budget_bytes=budget_bytes),
     )
     say(f"the fine-tuned model is in {tuned.absolute()}; "
         f"took {human_seconds(time.monotonic() - started)}")  # fmt: skip
@@ -119,11 +122,13 @@ def find_model(given: Path | None, models_dir: Path) -> Path:
     return target
 
 
-def answers(model_dir: Path, data: DemoData, home: Path) -> list[str]:
+def answers(
+    model_dir: Path, system: str, questions: Sequence[tuple[str, str]], home: Path
+) -> list[str]:
     """What a model says to the questions, asked in a process without Headrace."""
     file = home / "questions.json"
-    system = {"role": "system", "content": data.system}
-    asked = [[system, {"role": "user", "content": text}] for text, _ in data.questions]
+    first = {"role": "system", "content": system}
+    asked = [[first, {"role": "user", "content": text}] for text, _ in questions]
     file.write_text(json.dumps(asked))
     command = [sys.executable, "-m", "deploy.demo.answers"]
     command += ["--model", str(model_dir), "--questions", str(file)]

@@ -13,7 +13,7 @@ from headrace.service.cli.progress import Progress
 from headrace.service.cli.watch import watch_job
 from headrace.service.client import Client
 
-from .memory import MemoryWatch, resident_bytes
+from .memory import MemoryWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Recipe:
     max_steps: int
     kill_at: int
     batch_rows: int = 8
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
 
 
 @dataclass(kw_only=True)
@@ -112,9 +112,9 @@ class Killer:
     def look(self) -> None:
         """Ask the daemon which process is its worker, and note what it takes before any work."""
         worker = self._client.status()["worker"]
-        self.pid = worker.get("pid")
-        if self.pid and self.pid not in self.base_bytes:
-            self.base_bytes[self.pid] = worker.get("rss_bytes") or resident_bytes(self.pid)
+        self.pid = worker["pid"]
+        if self.pid and worker["rss_at_start_bytes"]:
+            self.base_bytes[self.pid] = worker["rss_at_start_bytes"]
 
     def on_event(self, progress: Progress) -> None:
         """Kill when the time has come; afterwards find the new worker."""
@@ -125,5 +125,5 @@ class Killer:
                 self.killed_pid, self.killed_at = self.pid, progress.step
                 text = f"worker {self.pid} killed with SIGKILL after step {progress.step}"
                 console().print(text, markup=False)
-        elif self.killed_pid and self.pid == self.killed_pid:
+        elif self.pid not in self.base_bytes or self.pid == self.killed_pid:
             self.look()

@@ -10,8 +10,6 @@ from headrace.service.cli.output import console, human_bytes
 
 from .job import Ran, Recipe
 
-SHOWN = 6  # of the questions; all of them are counted
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -97,7 +95,7 @@ def resume_claims(ran: Ran, recipe: Recipe) -> list[Claim]:
 
 def loss_claim(ran: Ran) -> Claim:
     """The evaluation loss fell."""
-    losses = [evaluation["eval_loss"] for evaluation in ran.evaluations]
+    losses = [evaluation["full_valid_loss"] for evaluation in ran.evaluations]
     if len(losses) < 2:
         return Claim(text="no evaluation before and after was recorded", holds=False)
     text = f"evaluation loss {losses[0]:.3f} before, {losses[-1]:.3f} after"
@@ -126,7 +124,7 @@ def show(ran: Ran, questions: Sequence[Question], found: Sequence[Claim]) -> boo
     """Print it all; whether every claim holds."""
     out = console()
     table = Table("question", "before", "after", "wanted", title="The same questions, greedily")
-    for question in questions[:SHOWN]:
+    for question in questions:
         table.add_row(question.text, question.before, question.after, question.wanted)
     out.print(table)
     if ran.steps:

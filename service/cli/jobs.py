@@ -193,6 +193,8 @@ def _facts(answer: dict[str, Any], prefix: str = "") -> list[list[str]]:
     """An answer as rows of dotted names and values; nothing is left out but what is empty."""
     rows: list[list[str]] = []
     for name, value in answer.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(i): item for i, item in enumerate(value)}
         if isinstance(value, dict):
             rows += _facts(value, f"{prefix}{name}.")
         elif value not in (None, [], ""):

@@ -8,7 +8,7 @@ from ..client import TERMINAL, ServerEvent
 from .output import human_bytes, human_seconds
 
 ENDS = (*TERMINAL, "paused")  # watching ends here; a paused job goes on only when told to
-QUIET = ("snapshot", "reset", "metrics", "done", "tier")  # shown by the bar, not as lines
+QUIET = ("metrics", "commit")  # shown by the bar, not as lines
 
 
 @dataclass(kw_only=True)
@@ -32,10 +32,15 @@ class Progress:
         if event.event in ("snapshot", "reset", "done"):
             self.apply_job(data)
             return None
+        if event.event == "tier":  # numbers of the moment, without the rates that belong to them
+            return None
         inner = data.get("data") or {}
         if event.event == "status":
             self.status = inner.get("status", self.status)
-        self._take_numbers(inner)
+        if event.event == "phase":
+            self.numbers["phase"] = data.get("message")
+        if event.event == "metrics":
+            self._take_numbers(inner)
         message = data.get("message")
         return str(message) if message and event.event not in QUIET else None
 
@@ -62,8 +67,7 @@ class Progress:
     def describe(self) -> str:
         """Loss, rate, time left: the part of the bar that is text."""
         parts = [str(self.numbers.get("phase") or self.status)]
-        loss = self.numbers.get("train_loss", self.numbers.get("loss"))
-        if loss is not None:
+        if (loss := self.numbers.get("loss")) is not None:
             parts.append(f"loss {loss:.4f}")
         if rate := self.numbers.get("tokens_per_s"):
             parts.append(f"{rate:.0f} tok/s")

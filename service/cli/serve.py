@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import ByteSize, Device, Json, Volumes
-from .output import CliError, console, print_json
+from .output import CliError, Exit, console, print_json
 
 if TYPE_CHECKING:
     from ..settings import Settings
@@ -54,21 +54,34 @@ def serve(
 
 def run_daemon(settings: "Settings", *, as_json: bool) -> None:
     """Listen, say where, and serve until a signal ends the daemon."""
+    from headrace.storage import StoreError
+
     from ..app import create_app
-    from ..daemon import Daemon
+    from ..daemon import Daemon, DaemonRunning
+    from ..logs import configure
     from ..server import address, listen, run
+
+    configure()
 
     try:
         sock = listen(settings.host, settings.port)
     except OSError as error:
-        reason = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+        reason = (
+            f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}"
+        )
         raise CliError(f"{reason}; is a daemon running already? --port takes another") from error
-    with sock:
+
+    def say_where() -> None:
         if as_json:
             print_json({"url": address(sock), "pid": os.getpid(), "data_dir": settings.data_dir})
         else:
             console().print(f"headrace listens on {address(sock)}, data in {settings.data_dir}")
-        run(create_app(Daemon(settings)), sock)
+
+    with sock:
+        try:
+            run(create_app(Daemon(settings)), sock, on_ready=say_where)
+        except (DaemonRunning, StoreError) as error:
+            raise CliError(str(error), Exit.REFUSED) from error
 
 
 def load_settings(config: Path | None, **given: Any) -> "Settings":

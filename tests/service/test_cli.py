@@ -139,7 +139,7 @@ def test_jobs_and_status_show_the_step(
 
 
 def watched(daemon: ScriptedDaemon, end: dict[str, Any]) -> None:
-    metrics = {"message": "Step 4/9", "data": {"step": 4, "train_loss": 1.5, "tokens_per_s": 80}}
+    metrics = {"message": "Step 4/9", "data": {"step": 4, "loss": 1.5, "tokens_per_s": 80}}
     stream = events(("snapshot", JOB), ("metrics", metrics), ("done", {**JOB, **end}))
     daemon.answer(f"GET {JOBS}/ftjob-1/events/stream", stream)
     daemon.answer(f"GET {JOBS}/ftjob-1", JOB, {**JOB, **end})
