@@ -30,10 +30,25 @@ def fill_record(
     target: torch.Tensor,
     read_param: Callable[[ParamSpec, torch.Tensor], None],
 ) -> None:
-    """Write every element of a record: parameters by `read_param`, the gaps between them zero."""
+    """Write every element of a record: parameters by `read_param`, the gaps between them zero.
+
+    Raises ModelError for a weight that is not finite as bfloat16, which no state format can hold.
+    """
     end = 0
     for param in layout.params:
         target[end : param.offset].zero_()
         end = param.offset + param.num_elements
-        read_param(param, target[param.offset : end])
+        values = target[param.offset : end]
+        read_param(param, values)
+        _check_finite(param, values)
     target[end : layout.num_elements].zero_()
+
+
+def _check_finite(param: ParamSpec, values: torch.Tensor) -> None:
+    extremes = torch.stack(torch.aminmax(values))  # a NaN is both of them
+    if not torch.isfinite(extremes.to(torch.bfloat16)).all():
+        raise ModelError(
+            f"tensor {param.name} of the checkpoint holds values from {extremes[0]:.4g} to "
+            f"{extremes[1]:.4g}; a model with such weights cannot be trained: copy it again, or "
+            f"use another checkpoint"
+        )

@@ -110,3 +110,17 @@ def test_derived_tensors_of_old_exporters_are_ignored(tmp_path: Path) -> None:
     assert name not in json.dumps(
         [param.name for record in read_model_spec(tmp_path).records for param in record.params]
     )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 3.4e38])
+def test_weight_that_no_state_format_holds_is_refused_by_name(tmp_path: Path, value: float) -> None:
+    make_tiny_llama(tmp_path, tied=True, seed=1, layers=1)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = value
+    save_file(tensors, path)
+    spec = read_model_spec(tmp_path)
+    record = spec.of_kind("layer")[0]
+    with open_source(tmp_path, spec) as source:
+        with pytest.raises(ModelError, match="layers.0.mlp.up_proj.weight of the checkpoint"):
+            source.read_record(record, torch.empty(record.num_elements))
