@@ -103,7 +103,8 @@ def _object(line: bytes) -> dict[str, Any]:
         hint = ""
         if line.lstrip().startswith(b"["):
             hint = "; a JSON array is not supported, write one object a line"
-        raise _Unusable("invalid_json", f"not valid JSON: {error}{hint}") from error
+        said = f"not valid JSON: {error.msg} (column {error.colno}){hint}"
+        raise _Unusable("invalid_json", said) from error
     if not isinstance(row, dict):
         raise _Unusable("not_an_object", f"the row is {_kind(row)}; wanted an object")
     return row

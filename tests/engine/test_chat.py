@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from headrace.engine.chat import NOT_TRAINED, Example, RenderProblem, render
 from headrace.engine.rows import Conversation, parse_row
@@ -219,3 +220,40 @@ def test_an_assistant_that_speaks_first_needs_a_prompt_or_weight_0() -> None:
     assert problem.code == "assistant_first"
     row = conversation(assistant("Welcome.", weight=0), user("a"), assistant("b"))
     assert trained(render(tokenizer(), row)) == ["b<|im_end|>"]
+
+
+@pytest.mark.parametrize("answer", ["Three.", " leads", "\nbegins a line", "ends \n"])
+def test_offsets_without_their_white_space_are_understood(answer: str) -> None:
+    made = tokenizer()
+    made.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    example = render(made, conversation(user("a"), assistant(answer)))
+    assert trained(example, made) == [answer + "<|im_end|>"]
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_a_tokenizer_that_spells_spaces_as_letters_is_understood(scheme: str) -> None:
+    made = metaspace_tokenizer(scheme)
+    row = conversation(user("How many?"), assistant("Three."), user("Sure?"), assistant("Yes!"))
+    labels = [label for label in render(made, row).labels if label != NOT_TRAINED]
+    spelled = "".join(made.convert_ids_to_tokens(labels))
+    assert spelled.replace("▁", " ") == " Three. </s> Yes! </s>"
+
+
+def metaspace_tokenizer(scheme: str) -> Any:
+    """A tokenizer and a template in the manner of Llama 2."""
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    made.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    trainer = trainers.BpeTrainer(special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+    made.train_from_iterator(["[INST] How many? Sure? [/INST] Three. Yes!"], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        chat_template=(
+            "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}"
+            "{{ '[INST] ' + message.content + ' [/INST]' }}"
+            "{% else %}{{ ' ' + message.content + ' ' + eos_token }}{% endif %}{% endfor %}"
+        ),
+    )
