@@ -124,7 +124,7 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
 
         try:
             config = TrainConfig.from_dict(json.loads(Path(run.spec_path).read_text()))
-            pulse.start_job(run.job_id, counts_cpu=config.device == "cpu")
+            pulse.start_job(run.job_id, on_cpu=config.device == "cpu")
             emit(RunEvent(type="phase", message="starting"))  # no result is the last word now
             if reason := poll():
                 emit(_stopped_early(reason))

@@ -18,8 +18,9 @@ SHOWN = ("step", "total_steps", "loss", "step_seconds")
 class Pulse:
     """Beats from its own thread, so that the training loop neither sends nor waits.
 
-    `progress` counts events, polls and 16 MiB units of I/O, and on a CPU run whole seconds of CPU
-    time too: a CPU that computes is not hung, while a device that spins looks just like that.
+    `progress` counts events, polls and 16 MiB units of I/O. Whole seconds of CPU time count too on
+    a CPU run, and until the first step is done, which may compile kernels: a CPU that computes is
+    not hung. In the steps of a GPU run they do not, since a hung device makes the CPU spin.
     """
 
     def __init__(self, channel: Channel, beat_seconds: float) -> None:
@@ -28,15 +29,16 @@ class Pulse:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
         self._job_id: str | None = None
-        self._counts_cpu = False
+        self._on_cpu = self._counts_cpu = True
         self._count = 0
         self._telemetry: dict[str, Any] = {}
 
-    def start_job(self, job_id: str, *, counts_cpu: bool) -> None:
+    def start_job(self, job_id: str, *, on_cpu: bool) -> None:
         """From now on beats speak of this job."""
         _reset_peak_rss()
         self._telemetry = {}
-        self._counts_cpu = counts_cpu
+        self._on_cpu = on_cpu
+        self._counts_cpu = True
         self._job_id = job_id
 
     def end_job(self) -> None:
@@ -50,6 +52,8 @@ class Pulse:
     def note(self, event: RunEvent) -> None:
         """The job moved and said so: the next beat carries its newest numbers."""
         self._count += 1
+        if event.type == "metrics":
+            self._counts_cpu = self._on_cpu
         newest = {name: event.data[name] for name in SHOWN if name in event.data}
         phase = {"phase": event.message} if event.type == "phase" else {}
         self._telemetry = {**self._telemetry, **newest, **phase}

@@ -147,7 +147,11 @@ class RunLoop:
             job_dir=str(job_dir),
             after_seq=after_seq,
         )
-        return await self._worker.run(run, wanted_stop=lambda: self._stops.get(job.id))
+        return await self._worker.run(
+            run,
+            step_seconds=job.engine.get("step_time_s", 0.0),
+            wanted_stop=lambda: self._stops.get(job.id),
+        )
 
     def _tell_death(self, job_id: str, cause: str, deaths: int) -> None:
         message = (

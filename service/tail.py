@@ -163,7 +163,8 @@ class Tail:
         if status in ("succeeded", "failed", "cancelled"):
             self._forget_dropped_checkpoints()
         self._show(eta_s=None)
-        self._journal.move(self._job_id, status, message=event.message, **fields)
+        told = event.message if status == "failed" else None  # the event itself told the others
+        self._journal.move(self._job_id, status, message=told, **fields)
 
     def _keep_result(self, job: JobRecord, event: LoggedEvent) -> dict[str, Any]:
         """Record the model and the table of steps; the fields that name them."""

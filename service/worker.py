@@ -105,8 +105,8 @@ class Worker:
     ) -> Death | None:
         """Give a job and wait until it has left the process: None, or the death of the process.
 
-        `step_seconds` is what a step is planned to take; three of them are no hang. `wanted_stop`
-        says whether the job was to be stopped before the process knew of it.
+        `step_seconds` is what a step takes as far as is known; three of the longest step are no
+        hang. `wanted_stop` says whether the job was to be stopped before the process knew of it.
         """
         if not await self.ready():
             return Death(status=0, cause="the worker was stopped")
@@ -228,6 +228,8 @@ class Worker:
             self._take_heartbeat(message)
         elif isinstance(message, Telemetry):
             self.telemetry = message
+            seconds = 3 * message.data.get("step_seconds", 0.0)
+            self._hang_seconds = max(self._hang_seconds, seconds)
             self._on_telemetry(message)
         elif isinstance(message, Finished):
             self._finish(message.job_id)

@@ -147,6 +147,18 @@ def test_planned_long_step_is_no_hang(tmp_path: Path) -> None:
     use(worker, body())
 
 
+def test_time_of_the_longest_step_makes_patience_longer(tmp_path: Path) -> None:
+    """The reports of the scripted engine say half a second, so a second's wait is no hang."""
+    run = make_job(tmp_path, steps=3, step_seconds=1.2)
+    worker = Worker(options(tmp_path, hang_seconds=1.4))
+
+    async def body() -> None:
+        assert await worker.run(run) is None
+        assert worker._hang_seconds == 1.5
+
+    use(worker, body())
+
+
 def test_failure_is_a_durable_result_and_the_next_job_gets_a_fresh_process(tmp_path: Path) -> None:
     bad, good = make_job(tmp_path, do={"2": "bad rows"}), make_job(tmp_path, "ftjob-2")
     worker = Worker(options(tmp_path))
