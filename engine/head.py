@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .layer import LayerModule
+from .layer import LayerModule, own_version
 
 _VOCAB_PIECE = 16384  # rows of the table whose gradient is formed at once in bf16 compute
 
@@ -89,7 +89,7 @@ def head_backward(
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
     grad = torch.zeros_like(rows)
-    weight = norm_weight.detach().requires_grad_()
+    weight = own_version(norm_weight).requires_grad_()
     for chunk, wanted in _chunks(targets, chunk_tokens):
         inputs = rows[chunk].requires_grad_()
         with torch.enable_grad():

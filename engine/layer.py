@@ -78,6 +78,15 @@ class LayerModule:
         return output
 
 
+def own_version(view: Tensor) -> Tensor:
+    """The same memory with a version counter of its own, detached.
+
+    Views of the slots share one counter, so a copy into another slot would make autograd believe
+    that these weights had changed. The ring guarantees that they do not.
+    """
+    return view.data
+
+
 def backward(output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor) -> list[Tensor]:
     """Gradients of `inputs` and of each weight, in that order, given the gradient of `output`."""
     return list(torch.autograd.grad(output, [inputs, *weights.values()], grad))

@@ -17,7 +17,7 @@ from .activations import Activations, DeviceActivations, HostActivations
 from .clip import clip_factor, sum_of_squares
 from .data import Microbatch
 from .head import LossSums, Targets, head_backward, head_loss, targets_of
-from .layer import Weights, backward, param_views
+from .layer import Weights, backward, own_version, param_views
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
@@ -408,7 +408,7 @@ class StepCompute(ForwardCompute):
 
 
 def _trainable(weights: Weights) -> Weights:
-    return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    return {name: own_version(weight).requires_grad_() for name, weight in weights.items()}
 
 
 def _whole_rows(flat: Tensor) -> Tensor:
