@@ -111,7 +111,7 @@ def read_record(
 
     def ended(error: BaseException | None) -> None:
         if error is None and not future.done():
-            error = find_corruption(target, digests, trailer(), tensors)
+            error = error_of(lambda: check_sums(target, digests, trailer(), tensors))
         future.finish(error)
 
     runs = target.record.runs(tensors)
@@ -140,9 +140,13 @@ def write_record(
         target.drives[piece.volume].volume.write(piece.offset, part)
 
     def ended(error: BaseException | None) -> None:
-        if error is not None or future.done():
-            future.finish(error)
-            return
+        if error is None and not future.done():
+            error = error_of(seal)
+            if error is None:
+                return  # the end of the trailer's write will be the future's
+        future.finish(error)
+
+    def seal() -> None:
         sums = (
             target.spans.checksum(i, digests, target.layout.block_bytes)
             for i in range(len(target.record.tensors))
@@ -152,7 +156,7 @@ def write_record(
 
         def trailer_ended(error: BaseException | None) -> None:
             if error is None and not future.done():
-                written(made, hash_bytes(pages))
+                error = error_of(lambda: written(made, hash_bytes(pages)))
             future.finish(error)
 
         _write_trailer(target, pages, trailer_ended)
@@ -174,21 +178,29 @@ def read_trailer(target: Target, ended: Ended) -> memoryview:
     return buffer
 
 
-def find_corruption(
+def error_of(call: Callable[[], None]) -> BaseException | None:
+    """Call, and return what it raises: in a thread of the queue nobody else would hear of it."""
+    try:
+        call()
+    except BaseException as error:
+        return error
+    return None
+
+
+def check_sums(
     target: Target, digests: Digests, trailer: Trailer, tensors: Sequence[str] | None
-) -> Corrupt | None:
-    """Compare what passed with what the trailer says, for the named tensors (all when None)."""
+) -> None:
+    """Compare what passed with the trailer, for the named tensors (all when None); or Corrupt."""
     for i, tensor in enumerate(target.record.tensors):
         if tensors is not None and tensor.name not in tensors:
             continue
         found = target.spans.checksum(i, digests, target.layout.block_bytes)
         if found != trailer.checksums[i]:
-            return Corrupt(
+            raise Corrupt(
                 f"record {target.record.name!r}, tensor {tensor.name!r} of generation "
                 f"{trailer.generation}, {place_of(target, tensor.name)}: checksum "
                 f"{found:016x}, wanted {trailer.checksums[i]:016x}; go back to a checkpoint"
             )
-    return None
 
 
 def place_of(target: Target, tensor: str) -> str:

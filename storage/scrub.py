@@ -8,7 +8,7 @@ from .checksum import Digests
 from .errors import StoreError
 from .future import Patience, wait_for
 from .layout import Piece
-from .operation import Target, find_corruption, move_pieces
+from .operation import Target, check_sums, error_of, move_pieces
 from .trailer import Trailer
 from .volume import page_buffer
 
@@ -58,7 +58,7 @@ def _check_record(
             buffers.put(buffer)
 
     def ended(error: BaseException | None) -> None:
-        error = error or find_corruption(target, digests, trailer, None)
+        error = error or error_of(lambda: check_sums(target, digests, trailer, None))
         if error is None:
             outcome.set_result(None)
         else:

@@ -249,9 +249,10 @@ def test_a_lost_record_write_is_found_at_open(
 ) -> None:
     path = volumes[0].path / "job" / "data.bin"
     with _store_with_one_commit(volumes, disk, slot) as store:
-        store.begin(2)
+        _second_step(store, slot)
+        store.begin(3)
         before = bytes(disk.files[path][FIRST_EXTENT:])
-        write_all(store, slot, 2)
+        write_all(store, slot, 3)
         disk.files[path][FIRST_EXTENT:] = before  # the drive said yes and wrote nothing
         fresh = disk.files[path]
         store.commit({})

@@ -92,6 +92,20 @@ def test_a_reservation_that_fails_midway_cleans_up(
     assert _nothing_is_left(volumes)
 
 
+def test_a_file_that_was_reserved_in_part_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Libc:
+        def fallocate64(self, *_: object) -> int:
+            ctypes.set_errno(errno.ENOSPC)
+            return -1
+
+    monkeypatch.setattr(filesystem, "_libc", Libc())
+    with pytest.raises(NoSpace, match="reserving 100000 bytes"):
+        filesystem.reserve_file(tmp_path / "data.bin", 100_000)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_system_without_fallocate_is_filled_by_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
