@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from headrace.storage import DTYPE_BYTES, round_up
+from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
@@ -315,7 +315,7 @@ class _Sizes:
     ) -> dict[str, int]:
         records = self.spec.records
         home = sum(
-            round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, 4096)
+            round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
             for record, tier in zip(records, tiers, strict=True)
             if tier == "host"
         )
@@ -324,7 +324,9 @@ class _Sizes:
             "staging": num_slots * self.slot_bytes,
             "state": home,
             "gradients": grads,
-            "boundary_activations": self.boundary_bytes if activation_tier == "host" else 0,
+            "boundary_activations": round_up(
+                self.boundary_bytes if activation_tier == "host" else 0, PAGE_BYTES
+            ),
         }
 
     def kept_grad_bytes(self, record: RecordLayout) -> int:
@@ -336,7 +338,8 @@ class _Sizes:
     def volume_bytes(self) -> int:
         """Two extents per record, each rounded to the record alignment, trailer included."""
         return sum(
-            2 * round_up(STATE_BYTES_PER_ELEMENT * record.num_elements + 4096, HUGE_PAGE_BYTES)
+            2
+            * round_up(STATE_BYTES_PER_ELEMENT * record.num_elements + PAGE_BYTES, HUGE_PAGE_BYTES)
             for record in self.spec.records
         )
 
@@ -345,7 +348,7 @@ def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     """Host bytes of a kept gradient; the embedding's accumulator itself keeps its gradient."""
     if record.kind == "embedding":
         return 0
-    return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], 4096)
+    return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
 
 def layer_activation_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
