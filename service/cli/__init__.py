@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, checks, data, jobs, serve
+from . import bench, checks, data, jobs, serve, train
 
 app = typer.Typer(
     name="headrace",
@@ -40,7 +40,7 @@ def options(
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train": (serve.serve, serve.train),
+    "Train": (serve.serve, train.train),
     "Jobs of a running daemon": (
         jobs.submit, jobs.watch, jobs.jobs, jobs.status, jobs.cancel, jobs.pause, jobs.resume,
         jobs.export,

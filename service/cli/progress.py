@@ -38,7 +38,9 @@ class Progress:
         if event.event == "status":
             self.status = inner.get("status", self.status)
         if event.event == "phase":
-            self.numbers["phase"] = data.get("message")
+            before, self.numbers["phase"] = self.numbers.get("phase"), data.get("message")
+            if before == self.numbers["phase"]:
+                return None
         if event.event == "metrics":
             self._take_numbers(inner)
         message = data.get("message")

@@ -1,4 +1,4 @@
-"""The commands that train: the daemon, and one job in the foreground."""
+"""`headrace serve`: the daemon, and the settings that other commands share with it."""
 
 import os
 from pathlib import Path
@@ -97,22 +97,3 @@ def load_settings(config: Path | None, **given: Any) -> "Settings":
         raise CliError(f"the settings are wrong: {'; '.join(reasons)}") from error
     except (OSError, ValueError) as error:
         raise CliError(f"cannot read the settings: {error}") from error
-
-
-def train(
-    job_file: Annotated[Path, typer.Argument(help="A create body as JSON.")],
-    model: Annotated[
-        Path | None, typer.Option(help="The model's directory, in place of the name in the job.")
-    ] = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    volume: Volumes = None,
-    device: Device = None,
-    device_bytes: ByteSize = None,
-    host_bytes: ByteSize = None,
-    as_json: Json = False,
-) -> None:
-    """Train one job in the foreground, without a daemon. Run again, it goes on where it was.
-
-    The files that the job names are local paths. Ctrl-C finishes the step and commits.
-    """

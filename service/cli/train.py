@@ -1,0 +1,92 @@
+"""`headrace train`: one job in the foreground, the same code, no daemon."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..client import ServerEvent
+from ..rates import Rates
+from .body import read_job_file
+from .options import ByteSize, Device, Json, Volumes
+from .output import CliError, Exit, console, print_json
+from .progress import Progress
+from .serve import Config, DataDir, load_settings
+from .watch import Bar
+
+if TYPE_CHECKING:
+    from headrace.engine import RunEvent
+
+
+def train(
+    job_file: Annotated[Path, typer.Argument(help="A create body as JSON.")],
+    model: Annotated[
+        Path | None, typer.Option(help="The model's directory, in place of the name in the job.")
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    volume: Volumes = None,
+    device: Device = None,
+    device_bytes: ByteSize = None,
+    host_bytes: ByteSize = None,
+    as_json: Json = False,
+) -> None:
+    """Train one job in the foreground. The same command again goes on from the last commit.
+
+    The files that the job names are local ones. Ctrl-C finishes the step in hand and commits; a
+    second one ends at once.
+    """
+    from headrace.engine import CannotFit, ModelError
+    from headrace.storage import StoreError
+
+    from ..errors import ApiError
+    from ..foreground import train_foreground
+    from ..lockfile import LockHeld
+
+    settings = load_settings(
+        config,
+        data_dir=data_dir,
+        volumes=volume or None,
+        device=device,
+        device_bytes=device_bytes,
+        host_bytes=host_bytes,
+    )
+    body = read_job_file(job_file)
+    progress = Progress(job_id=job_file.stem, status="running")
+    bar = None if as_json else Bar(progress, console())
+    shown: AbstractContextManager[object] = bar or nullcontext()
+    try:
+        with shown:
+            done = train_foreground(
+                body,
+                settings=settings,
+                model_path=model,
+                beside=job_file.absolute().parent,
+                emit=printer(progress, bar),
+            )
+    except (ApiError, CannotFit, ModelError, StoreError, LockHeld) as error:
+        raise CliError(str(error), Exit.REFUSED) from error
+    result = done.result
+    if as_json:
+        print_json({"event": "end", **result.to_dict(), "job_dir": done.job_dir})
+    else:
+        where = result.export_dir or done.job_dir
+        console().print(f"{result.outcome} at step {result.step}: {where}", markup=False)
+    raise typer.Exit(Exit.OK if result.outcome == "succeeded" else Exit.UNFINISHED)
+
+
+def printer(progress: Progress, bar: Bar | None) -> "Callable[[RunEvent], None]":
+    """What to do with each event of the run: move the bar, or print a JSON line without one."""
+    rates = Rates()
+
+    def show(event: "RunEvent") -> None:
+        data = {**event.data, **rates.add(event.data)} if event.type == "metrics" else event.data
+        seen = {"message": event.message, "level": event.level, "step": event.step, "data": data}
+        if bar is None:
+            print_json({"event": event.type, **seen})
+        else:
+            bar.show(progress.apply(ServerEvent(id="", event=event.type, data=seen)))
+
+    return show

@@ -1,0 +1,204 @@
+"""The whole line: real daemon, `openai` client, SIGKILL, resume, export, plain transformers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from safetensors.numpy import load_file
+
+from headrace.engine import write_demo_data
+from headrace.service.cli.output import Exit
+from headrace.service.client import Client
+from running_daemon import RunningDaemon, running_daemon
+from tiny import make_tiny_llama
+
+# The state of the model (see `house`) does not fit the host budget: the volume carries it.
+BUDGETS = ("--device-bytes", "200MB", "--host-bytes", "24MB")
+STEPS = 14
+DONE = ("succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class House:
+    """Where the daemon's things lie, and rows to train on."""
+
+    home: Path
+    train: Path
+    valid: Path
+
+    def daemon(self, data: str) -> AbstractContextManager[RunningDaemon]:
+        """A daemon over the data directory of that name."""
+        return running_daemon(self.home / data, self.home / "models", BUDGETS)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job that succeeded, and the weights it made."""
+
+    job: Any
+    weights: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    home = tmp_path_factory.mktemp("line")
+    make_tiny_llama(home / "models" / "tiny", tied=True, seed=3, hidden=192, layers=8)
+    rows = write_demo_data(home / "rows")
+    return House(home, rows.train, rows.valid)
+
+
+@pytest.fixture(scope="module")
+def daemon(house: House) -> Iterator[RunningDaemon]:
+    with house.daemon("data") as running:
+        yield running
+
+
+def api_of(daemon: RunningDaemon) -> OpenAI:
+    return OpenAI(base_url=f"{daemon.url}/v1", api_key="-")
+
+
+def create(api: OpenAI, house: House) -> str:
+    """Upload and submit, as any user of the OpenAI API would."""
+    train = api.files.create(file=house.train, purpose="fine-tune")
+    valid = api.files.create(file=house.valid, purpose="fine-tune")
+    hyperparameters: Any = {
+        "batch_size": 8,
+        "learning_rate": 1e-3,
+        "max_steps": STEPS,
+        "checkpoint_every": {"steps": 10},
+    }
+    job = api.fine_tuning.jobs.create(
+        model="tiny",
+        training_file=train.id,
+        validation_file=valid.id,
+        seed=11,
+        method={"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
+    )
+    return job.id
+
+
+def await_(look: Callable[[], bool], *, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < end, "not seen in time"
+        time.sleep(0.05)
+
+
+def finish(api: OpenAI, job_id: str) -> Any:
+    await_(lambda: api.fine_tuning.jobs.retrieve(job_id).status in DONE)
+    job = api.fine_tuning.jobs.retrieve(job_id)
+    assert job.status == "succeeded", job.error
+    return job
+
+
+def await_step(url: str, job_id: str, step: int) -> None:
+    with Client(url) as client:
+        await_(lambda: (client.job(job_id)["engine"].get("step") or 0) >= step)
+
+
+def weights(daemon: RunningDaemon, job: Any) -> dict[str, bytes]:
+    with Client(daemon.url) as client:
+        path = Path(client.model(job.fine_tuned_model)["path"])
+    return {name: value.tobytes() for name, value in load_file(path / "model.safetensors").items()}
+
+
+def steps_of(api: OpenAI, job_id: str) -> list[dict[str, Any]]:
+    events = api.fine_tuning.jobs.list_events(job_id, limit=10)
+    return [dict(event.data) for event in events if event.type == "metrics"][::-1]  # type: ignore[call-overload]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(daemon: RunningDaemon, house: House) -> Finished:
+    """A job that ran through."""
+    api = api_of(daemon)
+    job = finish(api, create(api, house))
+    return Finished(job, weights(daemon, job))
+
+
+def test_job_with_a_killed_worker_ends_with_the_same_weights(
+    daemon: RunningDaemon, house: House, undisturbed: Finished
+) -> None:
+    api = api_of(daemon)
+    job_id = create(api, house)
+    await_step(daemon.url, job_id, 5)
+    with Client(daemon.url) as client:
+        killed = client.status()["worker"]["pid"]
+        os.kill(killed, signal.SIGKILL)
+        job = finish(api, job_id)
+        assert client.status()["worker"]["pid"] != killed
+    assert [step["step"] for step in steps_of(api, job_id)] == list(range(1, STEPS + 1))
+    assert weights(daemon, job) == undisturbed.weights
+
+
+def test_state_passes_over_the_volume_and_counts_say_so(
+    daemon: RunningDaemon, undisturbed: Finished
+) -> None:
+    state_bytes = 12 * sum(len(value) // 4 for value in undisturbed.weights.values())
+    for step in steps_of(api_of(daemon), undisturbed.job.id):
+        links = step["links"]
+        assert links["nvme_read"]["payload_bytes"] >= state_bytes
+        assert links["nvme_write"]["payload_bytes"] >= state_bytes
+
+
+def test_export_answers_in_plain_transformers(
+    daemon: RunningDaemon, undisturbed: Finished, tmp_path: Path
+) -> None:
+    target = tmp_path / "model"
+    headrace = [sys.executable, "-m", "headrace.service", "export", undisturbed.job.id, str(target)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*headrace, "--url", daemon.url], check=True, env=environment)
+    program = (
+        "import sys\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+        "ids = tokenizer('The wheel', return_tensors='pt')\n"
+        "print(model.generate(**ids, max_new_tokens=4, do_sample=False).shape[1])\n"
+        "assert 'headrace' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(target)], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and int(done.stdout) > 4, done.stderr
+
+
+def test_checkpoints_and_result_file_are_listed(
+    daemon: RunningDaemon, undisturbed: Finished
+) -> None:
+    api, job = api_of(daemon), undisturbed.job
+    assert [c.step_number for c in api.fine_tuning.jobs.checkpoints.list(job.id)] == [10]
+    table = api.files.content(job.result_files[0]).text.splitlines()
+    assert table[0].startswith("step,train_loss") and len(table) >= STEPS
+
+
+def test_job_of_a_killed_daemon_ends_with_the_same_weights(
+    house: House, undisturbed: Finished
+) -> None:
+    with house.daemon("other-data") as first:
+        job_id = create(api_of(first), house)
+        await_step(first.url, job_id, 5)
+        first.kill()
+    with house.daemon("other-data") as second:
+        job = finish(api_of(second), job_id)
+        assert weights(second, job) == undisturbed.weights
+
+
+def test_second_daemon_on_the_same_data_is_refused(house: House, daemon: RunningDaemon) -> None:
+    command = [*daemon.command, "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=daemon.environment)
+    assert done.returncode == Exit.REFUSED
+    assert str(daemon.process.pid) in done.stderr
+
+
+def test_daemon_ends_on_sigterm_and_says_so_to_its_parent(house: House) -> None:
+    with house.daemon("third-data") as daemon:
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(60) == -signal.SIGTERM
