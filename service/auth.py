@@ -121,13 +121,21 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _check_is_local(headers: Mapping[str, str]) -> None:
-    host = urlsplit(f"//{headers.get('host', '')}")
-    if not is_loopback(host.hostname or ""):
-        message = f"Without a token the API answers to localhost only, not to {host.netloc!r}."
+    host = headers.get("host", "")
+    if not is_loopback(_name_of(host)):
+        message = f"Without a token the API answers to localhost only, not to {host!r}."
         raise ApiError(403, message, code="not_local")
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host.netloc:
+    if origin is not None and origin.removeprefix("http://") != host:
         raise ApiError(403, f"Requests from pages of {origin!r} are refused.", code="cross_origin")
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without the port; nothing when it is malformed."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _digest(token: str) -> str:

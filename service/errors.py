@@ -32,9 +32,9 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = printable(message)
         self.type = type or error_type(status)
-        self.param = param
+        self.param = param and printable(param)
         self.code = code
         self.hint = hint
 
@@ -49,6 +49,11 @@ class ApiError(Exception):
         if self.hint:
             error["hint"] = self.hint
         return {"error": error}
+
+
+def printable(text: str) -> str:
+    """The text with what UTF-8 cannot say, such as half a surrogate pair, spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def error_type(status: int) -> str:

@@ -11,6 +11,8 @@ from . import tables
 from .database import Database
 from .jobs import EventRecord, Level
 
+MAX_DIGITS = 18  # of a number that SQLite can hold
+
 _FIELDS = [field.name for field in fields(EventRecord)]
 _STORED = [name for name in _FIELDS if name != "id"]
 
@@ -117,7 +119,7 @@ def event_id(job_id: str, seq: int) -> str:
 def seq_of_event(job_id: str, name: str) -> int:
     """The `seq` in an event's id. KeyError when it is not an id of this job's events."""
     seq = name.removeprefix(event_id(job_id, 0)[:-1])
-    if not seq.isdecimal() or event_id(job_id, int(seq)) != name:
+    if not (seq.isdecimal() and len(seq) <= MAX_DIGITS and event_id(job_id, int(seq)) == name):
         raise KeyError(name)
     return int(seq)
 

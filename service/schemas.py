@@ -7,17 +7,34 @@ setting that is silently dropped is worse than an error.
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 from pydantic import model_validator as validator
 
-from .errors import ApiError, did_you_mean
+from .errors import ApiError, did_you_mean, printable
 
 HYPERPARAMETERS = "method.supervised.hyperparameters"
 
+
+def _check_text(text: str) -> str:
+    """Refuse half a surrogate pair: JSON can say it, UTF-8 cannot."""
+    if printable(text) != text:
+        raise ValueError("it holds a character that does not exist")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+Name = Annotated[Text, StringConstraints(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
-Key = Annotated[str, StringConstraints(max_length=64)]
-Value = Annotated[str, StringConstraints(max_length=512)]
+Key = Annotated[Text, StringConstraints(max_length=64)]
+Value = Annotated[Text, StringConstraints(max_length=512)]
 Suffix = Annotated[
     str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]*$")
 ]
@@ -114,9 +131,9 @@ class LegacyHyperparameters(Hyperparameters):
 class CreateJob(Strict):
     """The body of POST /v1/fine_tuning/jobs and /v1/fine_tuning/plans."""
 
-    model: Annotated[str, StringConstraints(min_length=1)]
-    training_file: Annotated[str, StringConstraints(min_length=1)]
-    validation_file: str | None = None
+    model: Name
+    training_file: Name
+    validation_file: Name | None = None
     suffix: Suffix | None = None
     seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None

@@ -35,14 +35,16 @@ def test_without_a_token_the_api_is_open_to_this_machine(tokens: Tokens) -> None
         check(tokens, {"host": host})
 
 
-@pytest.mark.parametrize("host", ["evil.example", "192.168.1.5:8400", "", "localhost.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "192.168.1.5:8400", "", "localhost.evil.example", "[::1"]
+)
 def test_without_a_token_other_names_are_refused(tokens: Tokens, host: str) -> None:
     assert refused(tokens, {"host": host}) == (403, "not_local")
 
 
 def test_without_a_token_pages_of_other_sites_are_refused(tokens: Tokens) -> None:
     check(tokens, LOCAL | {"origin": "http://127.0.0.1:8400"})
-    for origin in ("https://evil.example", "null", "http://127.0.0.1:9999"):
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:9999", "http://[::1"):
         assert refused(tokens, LOCAL | {"origin": origin}) == (403, "cross_origin")
 
 

@@ -148,7 +148,9 @@ def test_pages_of_events_walk_into_the_past(journal: Journal) -> None:
     assert [event.seq for event in [*first, *second]] == [8, 7, 6, 5, 4, 3]
 
 
-@pytest.mark.parametrize("stranger", ["ftevent-1", "ftevent-x-1", "", "ftevent-{}-01"])
+@pytest.mark.parametrize(
+    "stranger", ["ftevent-1", "ftevent-x-1", "", "ftevent-{}-01", "ftevent-{}-" + "9" * 30]
+)
 def test_a_page_after_a_stranger_is_refused(journal: Journal, stranger: str) -> None:
     job = journal.add_job(some_job())
     with pytest.raises(KeyError):

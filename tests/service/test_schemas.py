@@ -101,6 +101,8 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"hyperparameters": {"learning_rate": float("nan")}}, "hyperparameters.learning_rate"),
         ({"hyperparameters": {"clip_mode": "some"}}, "hyperparameters.clip_mode"),
         ({"training_file": None}, "training_file"),
+        ({"training_file": "\ud800"}, "training_file"),
+        ({"metadata": {"k": "\udfff"}}, "metadata.k"),
         ({"model": ""}, "model"),
         ({"method": 3}, "method"),
     ],
@@ -113,6 +115,11 @@ def test_a_bad_value_is_refused_by_its_path(values: dict[str, Any], param: str) 
 def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
     with pytest.raises(ApiError, match="JSON object"):
         parse_create(body)
+
+
+def test_a_field_that_cannot_be_spelled_is_refused_all_the_same() -> None:
+    error = refused(**{"\ud800": 1})
+    assert error.param == "\\ud800" and error.message.encode()
 
 
 def test_every_hyperparameter_may_be_auto() -> None:
