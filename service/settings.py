@@ -3,10 +3,10 @@
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ByteSize, Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 GIB = 1 << 30
 
@@ -15,17 +15,17 @@ class Settings(BaseSettings):
     """Made once and passed down. Sizes are bytes and may be written "8GiB".
 
     `volumes` are directories for the training state, each with an optional ":BYTES" limit;
-    without one they lie in the data directory. `device_bytes` and `host_bytes` of None mean what
-    the box has.
+    without one they lie in the data directory. Where there can be several, one string with commas
+    will do. `device_bytes` and `host_bytes` of None mean what the box has.
     """
 
     model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="forbid", frozen=True)
 
     data_dir: Path = Path("~/.local/share/headrace")
-    models_dir: tuple[Path, ...] = ()
+    models_dir: Annotated[tuple[Path, ...], NoDecode] = ()
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
-    volumes: tuple[str, ...] = ()
+    volumes: Annotated[tuple[str, ...], NoDecode] = ()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     device_bytes: ByteSize | None = None
     host_bytes: ByteSize | None = None
@@ -35,7 +35,9 @@ class Settings(BaseSettings):
     @field_validator("models_dir", "volumes", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str | Path) else value
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return (value,) if isinstance(value, Path) else value
 
     @field_validator("data_dir", "token_file")
     @classmethod

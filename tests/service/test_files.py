@@ -1,6 +1,8 @@
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,20 @@ def test_a_form_that_is_not_whole_leaves_nothing(tmp_path: Path, body: bytes, co
 def test_another_content_type_is_refused(kind: str) -> None:
     with pytest.raises(ApiError, match="multipart/form-data"):
         Form(kind)
+
+
+def test_no_form_however_damaged_breaks_the_reader() -> None:
+    rng = random.Random(0)
+    whole = form(b"some rows\r\n")
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(rng.randint(1, 5)):
+            at = rng.randrange(len(damaged))
+            damaged[at : at + rng.randint(0, 9)] = rng.randbytes(rng.randint(0, 4))
+        with suppress(ApiError):
+            reader = Form(TYPE)
+            reader.feed(bytes(damaged))
+            reader.finish()
 
 
 def test_an_upload_cut_off_by_the_end_of_the_process_is_removed(tmp_path: Path) -> None:
