@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from .options import Json
 from .output import CliError, Exit, console, print_json
@@ -27,8 +28,7 @@ def check(
     if as_json:
         print_json(report)
     else:
-        for name, value in report.items():
-            console().print(f"{name}: {_shown(value)}", markup=False)
+        _show(report)
     raise typer.Exit(Exit.FAILED if report["problems"] else Exit.OK)
 
 
@@ -63,12 +63,23 @@ def prepare_report(file: Path, model: Path, max_seq_len: int) -> dict[str, Any]:
         except ModelError as error:
             raise CliError(str(error), Exit.REFUSED) from error
         except DataProblem as error:
-            return {"problems": [str(error)]}
+            found = error.report.to_dict() if error.report else {}
+            return {**found, "problems": [str(error)]}
     return {**report.to_dict(), "problems": []}
+
+
+def _show(report: dict[str, Any]) -> None:
+    """The report line by line; of the rows shown, what is trained is green."""
+    out = console()
+    for name, value in report.items():
+        if name != "preview":
+            out.print(f"{name}: {_shown(value)}", markup=False)
+    for row in report.get("preview", ()):
+        out.print(Text.assemble(*((s["text"], "green" if s["trained"] else "dim") for s in row)))
 
 
 def _shown(value: Any) -> str:
     """A list one item a line, everything else as it is."""
-    if isinstance(value, list) and value:
+    if isinstance(value, list | tuple) and value:
         return "".join(f"\n  {item}" for item in value)
-    return str(value)
+    return str(value or 0) if isinstance(value, int) else str(value or "none")

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.service.__main__ import main
 from headrace.service.cli.output import Exit, human_bytes, human_seconds
+from headrace.service.settings import Settings
 from scripted_daemon import ScriptedDaemon, scripted_daemon
 
 JOBS = "/v1/fine_tuning/jobs"
@@ -207,6 +208,15 @@ def test_wrong_setting_names_itself(capsys: pytest.CaptureFixture[str], tmp_path
     config.write_text("prot = 8400\n")
     assert run("serve", "--config", config) == Exit.USAGE
     assert "prot" in capsys.readouterr().err
+
+
+def test_example_configuration_is_one_that_the_daemon_takes() -> None:
+    example = Path(__file__).parents[2] / "deploy" / "config.example.toml"
+    settings = Settings.load(example)
+    named = {
+        line.split("=")[0].strip("# ") for line in example.read_text().splitlines() if "=" in line
+    }
+    assert settings.volumes and named <= set(Settings.model_fields) and len(named) > 5
 
 
 def test_sizes_and_times_read_well() -> None:

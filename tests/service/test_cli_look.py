@@ -1,0 +1,152 @@
+"""The commands that look: the box, the state on disk, training rows, the speed of a step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine import write_demo_data
+from headrace.service.__main__ import main
+from headrace.service.cli import doctor
+from headrace.service.cli.output import Exit
+from headrace.storage import HostArena, RecordSpec, TensorSpec, TensorStore, VolumeConfig
+from tiny import make_tiny_llama
+
+
+def run(*arguments: str | Path) -> int:
+    """The exit code of one command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
+    """The exit code of one command and the JSON it prints."""
+    code = run(*arguments, "--json")
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """A volume with one committed store, `job`."""
+    tmp_path.joinpath("volume").mkdir()
+    config = VolumeConfig(path=tmp_path / "volume")
+    weights = TensorSpec(name="hi", dtype="bfloat16", shape=(4096,))
+    records = [RecordSpec(name="layers.0", tensors=(weights,))]
+    with (
+        TensorStore.create([config], records, name="job") as store,
+        HostArena(1 << 21) as arena,
+    ):
+        slot = arena.carve(records[0].padded_bytes)
+        slot.view[:] = b"\x07" * len(slot.view)
+        store.begin(3)
+        store.write_from("layers.0", slot).result()
+        store.commit({})
+    return config.path
+
+
+def test_fsck_passes_sound_state(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run_json(capsys, "fsck", "--volume", volume)
+    assert (code, found[0]["store"], found[0]["step"]) == (Exit.OK, "job", 3)
+
+
+def test_fsck_finds_one_changed_byte(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = 0
+    for path in filter(Path.is_file, volume.joinpath("job").rglob("*")):
+        content = bytearray(path.read_bytes())
+        at = content.find(b"\x07" * 4096)
+        if at >= 0:
+            content[at] ^= 1
+            path.write_bytes(content)
+            changed += 1
+    assert changed == 1
+    code, found = run_json(capsys, "fsck", "--volume", volume)
+    assert code == Exit.FAILED and "layers.0" in found[0]["problems"][0]
+
+
+def test_fsck_of_a_missing_volume_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("fsck", "--volume", tmp_path / "nowhere") == Exit.USAGE
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_doctor_names_what_a_volume_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--data-dir", tmp_path / "data", "--volume", tmp_path, "--device", "cpu")
+    code, found = run_json(capsys, "doctor", *arguments)
+    checks = {check["name"]: check for check in found}
+    assert code == Exit.OK
+    assert checks[f"volume {tmp_path}"]["found"].startswith(("direct: ", "buffered: "))
+    assert {"python", "torch", "device", "compiler", "memory"} <= checks.keys()
+
+
+def test_doctor_fails_with_the_fix_for_a_missing_volume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--data-dir", tmp_path, "--volume", tmp_path / "nowhere", "--device", "cpu")
+    code, found = run_json(capsys, "doctor", *arguments)
+    assert code == Exit.FAILED
+    assert found[-1]["verdict"] == "fail" and "--volume" in found[-1]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "limit"),
+    [
+        ("memory.max", "1000000\n", 1_000_000),
+        ("memory.max", "max\n", None),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", None),
+        ("other", "1\n", None),
+    ],
+)
+def test_memory_limit_of_the_control_group_is_read(
+    tmp_path: Path, name: str, text: str, limit: int | None
+) -> None:
+    tmp_path.joinpath(name).parent.mkdir(exist_ok=True)
+    tmp_path.joinpath(name).write_text(text)
+    assert doctor.cgroup_limit_bytes(tmp_path) == limit
+
+
+def test_data_check_names_line_and_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": [{"role": "user", "content": "?"}]}\n')
+    code, found = run_json(capsys, "data", "check", rows)
+    assert code == Exit.FAILED and found["problems"][0].startswith("line 1: ")
+
+
+def test_data_check_of_an_empty_file_is_no_pass(tmp_path: Path) -> None:
+    tmp_path.joinpath("rows.jsonl").touch()
+    assert run("data", "check", tmp_path / "rows.jsonl") == Exit.FAILED
+
+
+def test_data_check_with_a_model_counts_what_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_tiny_llama(tmp_path / "tiny", tied=True, seed=0)
+    rows = write_demo_data(tmp_path / "rows").train
+    code, found = run_json(capsys, "data", "check", rows, "--model", model)
+    assert code == Exit.OK and found["rows"] == 64
+    assert 0 < found["trained_tokens"] < found["tokens"]
+
+
+def test_bench_step_times_each_number_of_slots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("--layers", "2", "--tokens", "8", "--rows", "2", "--microbatch-rows", "1")
+    code, found = run_json(
+        capsys, "bench", "step", *small, "--steps", "1", "--volume", tmp_path, "--throttle", "1GB"
+    )
+    assert code == Exit.OK and found["runs"].keys() == {"1", "3"}
+    assert found["runs"]["3"]["link_bytes"]["nvme_write"] >= 12 * found["num_params"]
+    assert found["box"]["torch"] and list(tmp_path.iterdir()) == []
+
+
+def test_bench_step_of_an_unknown_shape_lists_the_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("bench", "step", "--shape", "huge", "--volume", tmp_path) == Exit.USAGE
+    assert "smollm2-135m" in capsys.readouterr().err
