@@ -35,7 +35,7 @@ def store_directories(volumes: Sequence[VolumeConfig], name: str) -> list[Path]:
 
 def store_exists(directories: Sequence[Path]) -> bool:
     """True when the store was made whole on every volume (committed or not)."""
-    return all((directory / MANIFEST_NAME).exists() for directory in directories)
+    return bool(directories) and all((one / MANIFEST_NAME).exists() for one in directories)
 
 
 def remove_store(directories: Sequence[Path], *, only_halves: bool = False) -> None:
@@ -122,6 +122,8 @@ def new_manifests(name: str, layout: Layout, description: dict[str, object]) -> 
 
 def read_manifests(directories: Sequence[Path]) -> list[Manifest]:
     """Read the manifests; StoreError when one is missing, Incompatible when they do not match."""
+    if not directories:
+        raise StoreError("a store lies on at least one volume; none was given")
     manifests = []
     for directory in directories:
         path = directory / MANIFEST_NAME
@@ -197,7 +199,13 @@ def _remove_files(directory: Path) -> None:
     """Manifest first: from then on the store does not exist."""
     for name in (MANIFEST_NAME, _HALF_MANIFEST_NAME, DATA_NAME, LOCK_NAME):
         (directory / name).unlink(missing_ok=True)
-    directory.rmdir()
+    try:
+        directory.rmdir()
+    except OSError as error:
+        others = ", ".join(sorted(path.name for path in directory.iterdir()))
+        raise StoreError(
+            f"{directory} holds what is not of a store ({others}); move it away"
+        ) from error
 
 
 def _bytes_of_stores(path: Path) -> int:

@@ -1,6 +1,7 @@
 """What is written to disk is read back the same; what is damaged is never taken for sound."""
 
 import json
+import zlib
 from pathlib import Path
 from uuid import UUID
 
@@ -161,3 +162,36 @@ def test_a_manifest_that_lies_is_refused(
     values[key] = value
     with pytest.raises(Incompatible, match=match):
         decode_manifest(json.dumps(values).encode(), where="here")
+
+
+def test_pages_are_laid_out_as_the_documentation_says() -> None:
+    uuid = UUID(bytes=bytes(range(16)))
+    header = encode_header(
+        Header(uuid=uuid, volume_index=5, num_volumes=6, manifest_hash=0x1122334455667788)
+    )
+    superblock = encode_superblock(
+        Superblock(uuid=uuid, generation=7, step=8, body_hash=9, body_bytes=10, body_copy=1)
+    )
+    [record] = small_records(1)
+    trailer = encode_trailer(
+        Trailer(
+            uuid=uuid, record_index=1, extent_index=0, generation=2, step=3, checksums=(4, 2**63)
+        ),
+        record,
+    )
+    assert (header[:8], superblock[:8], trailer[:8]) == (b"HEADRACE", b"HRCOMMIT", b"HRRECORD")
+    for page in (header, superblock, trailer):
+        assert _number(page, 8, 4) == 1
+        assert page[16:32] == uuid.bytes
+        assert _number(page, 4092, 4) == zlib.crc32(page[:4092])
+    assert [_number(header, at, 4) for at in (32, 36)] == [5, 6]
+    assert _number(header, 40, 8) == 0x1122334455667788
+    assert [_number(superblock, at, 8) for at in (32, 40, 48)] == [7, 8, 9]
+    assert [_number(superblock, at, 4) for at in (56, 60)] == [10, 1]
+    assert [_number(trailer, at, 4) for at in (32, 36, 64)] == [1, 0, 2]
+    assert [_number(trailer, at, 8) for at in (40, 48, 56)] == [2, 3, record.padded_bytes]
+    assert [_number(trailer, at, 8) for at in (72, 80)] == [4, 2**63]
+
+
+def _number(page: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(page[offset : offset + size], "little")

