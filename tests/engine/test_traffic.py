@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from datasets import write_dataset
+from headrace.engine import RunEvent
 from runs import Run
 from tiny import make_tiny_llama
-
-from headrace.engine import RunEvent
 
 
 def _plan(run: Run) -> dict[str, Any]:
