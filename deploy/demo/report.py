@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
 from headrace.service.cli.output import console, human_bytes
 
 from .job import Ran, Recipe
@@ -115,6 +113,11 @@ def is_right(answer: str, wanted: str) -> bool:
     return answer.strip().casefold() == wanted.strip().casefold()
 
 
+def one_line(answer: str) -> str:
+    """An answer without its line breaks."""
+    return " ".join(answer.split())
+
+
 def moved(step: dict[str, Any], link: str) -> int:
     """Payload bytes of one step over a tier edge."""
     return int((step.get("links") or {}).get(link, {}).get("payload_bytes", 0))
@@ -123,14 +126,16 @@ def moved(step: dict[str, Any], link: str) -> int:
 def show(ran: Ran, questions: Sequence[Question], found: Sequence[Claim]) -> bool:
     """Print it all; whether every claim holds."""
     out = console()
-    table = Table("question", "before", "after", "wanted", title="The same questions, greedily")
     for question in questions:
-        table.add_row(question.text, question.before, question.after, question.wanted)
-    out.print(table)
+        right = "  (right)" if is_right(question.after, question.wanted) else ""
+        out.print(f"\n{question.text}", style="bold", markup=False)
+        out.print(f"  before  {one_line(question.before)}", markup=False)
+        out.print(f"  after   {one_line(question.after)}{right}", markup=False)
+    out.print()
     if ran.steps:
         last = ran.steps[-1]
         edges = ", ".join(f"{link} {human_bytes(moved(last, link))}" for link in last["links"])
-        out.print(f"bytes over each tier edge in the last step: {edges}")
+        out.print(f"bytes over each tier edge in the last step: {edges}", markup=False)
     for claim in found:
         mark = "[green]true [/]" if claim.holds else "[bold red]FALSE[/]"
         out.print(mark, claim.text)

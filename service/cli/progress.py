@@ -8,7 +8,7 @@ from ..client import TERMINAL, ServerEvent
 from .output import human_bytes, human_seconds
 
 ENDS = (*TERMINAL, "paused")  # watching ends here; a paused job goes on only when told to
-QUIET = ("metrics", "commit")  # shown by the bar, not as lines
+QUIET = ("metrics", "commit", "result")  # shown by the bar, not as lines
 
 
 @dataclass(kw_only=True)
@@ -73,7 +73,7 @@ class Progress:
             parts.append(f"loss {loss:.4f}")
         if rate := self.numbers.get("tokens_per_s"):
             parts.append(f"{rate:.0f} tok/s")
-        if (left := self.numbers.get("eta_s")) is not None and not self.ended:
+        if (left := self.numbers.get("eta_s")) and not self.ended:
             parts.append(f"{human_seconds(left)} left")
         return "  ".join(parts)
 
