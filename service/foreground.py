@@ -152,7 +152,8 @@ def prepare(
     cause = asyncio.run(Preparer().prepare(job_dir))
     for event in EventReader(job_dir / "events.jsonl").read():
         emit(RunEvent(type=event.type, message=event.message, level=event.level, data=event.data))  # type: ignore[arg-type]
-    if (job_dir / "spec.json").exists():
+    if (job_dir / "prepared.json").exists():
+        (job_dir / "prepared.json").replace(job_dir / "spec.json")
         return
     refusal = read_json(job_dir / "refusal.json")
     if cause is None and refusal is not None:

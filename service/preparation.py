@@ -47,7 +47,9 @@ class PrepareRequest:
     after_seq: int = 0
 
     def write(self) -> None:
-        """Leave it where the child finds it."""
+        """Leave it where the child finds it, and take away what an earlier try has left."""
+        for name in ("prepared.json", "refusal.json"):
+            (Path(self.job_dir) / name).unlink(missing_ok=True)
         write_json(Path(self.job_dir) / "prepare.json", asdict(self))
 
     @classmethod

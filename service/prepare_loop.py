@@ -85,10 +85,11 @@ class PrepareLoop:
         self._request_of(job).write()
 
     async def _judge(self, job: JobRecord, job_dir: Path, cause: str | None) -> None:
-        spec = read_json(job_dir / "spec.json")
+        spec = read_json(job_dir / "prepared.json")
         refusal = read_json(job_dir / "refusal.json")
         if spec is not None:
             await self._journal.call(self._settle, job, spec)
+            (job_dir / "prepared.json").replace(job_dir / "spec.json")  # from here on it may run
         elif cause is None and refusal is not None:
             await self._fail(job.id, refusal)
         else:

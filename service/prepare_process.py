@@ -1,7 +1,8 @@
 """The prepare child: tokenizes a job's files and fixes its plan, on the CPU, while others train.
 
 It reads `prepare.json` in the job's folder, tells what it does in the job's event log, and leaves
-`spec.json` (a TrainConfig) when the job can run, `refusal.json` when it cannot and why.
+`prepared.json` (a TrainConfig) when the job can run, `refusal.json` when it cannot and why. Who
+started it renames the former to `spec.json` once it has read the log: the job may run from then on.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def run(job_dir: Path, prepare: Callable[[PrepareRequest, Emit], TrainConfig]) -
             error = {"code": refusal.code, "message": str(refusal), "param": refusal.param}
             write_json(job_dir / "refusal.json", error)
             return 0
-        write_json(job_dir / "spec.json", config.to_dict())
+        write_json(job_dir / "prepared.json", config.to_dict())
         return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.service import preparer
 from headrace.service.child import child_environment
 from headrace.service.daemon import Daemon, DaemonRunning
 from headrace.service.hyperparameters import settle
@@ -59,7 +60,7 @@ def use(daemon: Daemon, body: Body) -> None:
 
 def add_job(daemon: Daemon, *, status: Any = "queued", priority: int = 0) -> str:
     """A job as the create route makes it."""
-    hyperparameters = settle({"n_epochs": 1}, num_rows=8, max_positions=64)
+    hyperparameters = settle({"n_epochs": 1}, num_rows=400, max_positions=64)
     file_path = daemon.settings.data_dir / "rows.jsonl"
     file_path.touch()
     if daemon.journal.file("file-1") is None:
@@ -163,6 +164,25 @@ def test_next_job_is_prepared_while_one_trains(tmp_path: Path) -> None:
         await daemon.stop_job(second, "cancel")
 
     use(make_daemon(tmp_path, script={"steps": 10_000}), body)
+
+
+def test_job_does_not_run_before_its_preparation_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker waits and the child is done, but its end is seen late."""
+    monkeypatch.setattr(preparer, "POLL_SECONDS", 1.5)
+
+    async def body(daemon: Daemon) -> None:
+        await until(lambda: not daemon.ready())
+        job_id = add_job(daemon)
+        while job(daemon, job_id).status == "queued":
+            daemon.wake()
+            await asyncio.sleep(0.01)
+        settled = job(daemon, job_id).hyperparameters
+        assert settled["gradient_accumulation_steps"] == settled["batch_size"] == 8
+        await until_status(daemon, job_id, "succeeded")
+
+    use(make_daemon(tmp_path), body)
 
 
 def test_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:

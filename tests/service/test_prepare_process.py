@@ -105,7 +105,7 @@ def test_child_leaves_a_spec_and_its_story(model_dir: Path, tmp_path: Path) -> N
     job_dir = tmp_path / "job"
     make_request(model_dir, job_dir, GOOD, after_seq=5).write()
     assert asyncio.run(Preparer().prepare(job_dir)) is None
-    spec = read_json(job_dir / "spec.json")
+    spec = read_json(job_dir / "prepared.json")
     assert spec and TrainConfig.from_dict(spec).microbatch_rows == 4
     events = EventReader(job_dir / "events.jsonl").read()
     assert events[0].seq == 6 and "reading the tokenizer" in [event.message for event in events]
@@ -117,7 +117,7 @@ def test_child_leaves_the_reason_when_it_refuses(model_dir: Path, tmp_path: Path
     assert asyncio.run(Preparer().prepare(job_dir)) is None
     refusal = read_json(job_dir / "refusal.json")
     assert refusal and refusal["param"] == "training_file" and "line 4" in refusal["message"]
-    assert not (job_dir / "spec.json").exists()
+    assert not (job_dir / "prepared.json").exists()
     last = EventReader(job_dir / "events.jsonl").read()[-1]
     assert last.level == "error" and last.data["bad_rows"] == 1
 
