@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -9,18 +10,17 @@ from typing import Any
 
 import torch
 
-from headrace.storage import HostArena, TensorStore, VolumeConfig
+from headrace.storage import TensorStore, VolumeConfig
 
 from .config import TrainConfig
 from .data import Microbatch
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
-from .plan import Box, make_plan
-from .run import deterministic
-from .state import state_record
+from .plan import Box, make_plan, update_visit
+from .run import describe, deterministic
+from .state import split_master, state_record, state_views
 from .step import StepInputs, StepOutcome, train_step
-from .weights import write_master
 from .workspace import Workspace
 
 
@@ -33,18 +33,19 @@ def bench_step(
     volumes: Sequence[VolumeConfig] | None = None,
     num_steps: int = 3,
     seed: int = 0,
+    commit: bool = True,
 ) -> dict[str, Any]:
     """Time `num_steps` steps (after one that warms up) for each number of slots.
 
     The first entry of `slots` that is 1 gives each stage's own seconds, since nothing overlaps
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and
     `serial_seconds` the sum of all. Times are medians over the steps, in seconds; bytes are
-    payload per step.
+    payload per step. `commit=False` leaves the commits out, as `durability none` would.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         where = list(volumes or [VolumeConfig(path=Path(scratch))])
         runs = {
-            count: _time_slots(config, spec, where, count, tokens_per_row, num_steps, seed)
+            count: _time_slots(config, spec, where, count, tokens_per_row, num_steps, seed, commit)
             for count in slots
         }
     result: dict[str, Any] = {
@@ -74,46 +75,63 @@ def _time_slots(
     tokens_per_row: int,
     num_steps: int,
     seed: int,
+    commit: bool,
 ) -> dict[str, Any]:
-    config = TrainConfig.from_dict({**config.to_dict(), "num_slots": num_slots})
+    config = replace(config, num_slots=num_slots)
     box = Box.detect(device=config.device, volumes=[str(volume.path) for volume in volumes])
+    if not commit:  # what lives above NVMe then needs no room on it
+        box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     plan = make_plan(spec, config, longest_row_tokens=tokens_per_row, box=box)
     name = f"bench-{num_slots}"
     TensorStore.remove(volumes, name=name)
-    records = [state_record(layout) for layout in spec.records]
+    stored = [
+        layout
+        for layout, tier in zip(spec.records, plan.tiers, strict=True)
+        if commit or tier == "nvme" or layout.kind == "norm"  # a store has a record at least
+    ]
+    records = [state_record(layout) for layout in stored]
     try:
         with (
             deterministic(config),
             TensorStore.create(volumes, records, name=name) as store,
+            Workspace(spec, config, plan, store) as work,
         ):
-            _fill_random(store, spec, plan.slot_bytes, seed)
-            with Workspace(spec, config, plan, store) as work:
-                return _time_steps(work, tokens_per_row, num_steps, seed)
+            mover = Mover(work)
+            store.begin(0)
+            fill_random(work, mover, seed)
+            if commit:
+                mover.flush_homes()
+            store.commit({})
+            return _time_steps(work, mover, tokens_per_row, num_steps, seed, commit)
     finally:
         TensorStore.remove(volumes, name=name)
 
 
-def _fill_random(store: TensorStore, spec: ModelSpec, slot_bytes: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    store.begin(0)
-    with HostArena(slot_bytes) as arena:
-        slot = arena.carve(slot_bytes)
-        for layout in spec.records:
-            master = torch.zeros(layout.num_elements)
-            for param in layout.params:
-                piece = master[param.offset : param.offset + param.num_elements]
-                if len(param.full_shape) == 1:
-                    piece.fill_(1.0)
-                else:
-                    piece.normal_(0, 0.02, generator=generator)
-            write_master(store, layout, slot, master)
-    store.commit({})
+def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
+    """Give every record random weights (norms one) and zero moments, straight in its tier."""
+    generator = torch.Generator(work.device).manual_seed(seed)
+    slot = work.ring[0]
+    for i, layout in enumerate(work.spec.records):
+        master = torch.zeros(layout.num_elements, device=work.device)
+        for param in layout.params:
+            piece = master[param.offset : param.offset + param.num_elements]
+            if len(param.full_shape) == 1:
+                piece.fill_(1.0)
+            else:
+                piece.normal_(0, 0.02, generator=generator)
+        place = work.residents.get(layout.name, slot.device)
+        views = state_views(place, work.records[layout.name])
+        split_master(master, views.hi, views.lo)
+        views.exp_avg.zero_()
+        views.exp_avg_sq.zero_()
+        slot.done = work.transfer.fence()
+        mover.write(update_visit(i), slot)
 
 
-def _time_steps(work: Workspace, tokens_per_row: int, num_steps: int, seed: int) -> dict[str, Any]:
+def _time_steps(
+    work: Workspace, mover: Mover, tokens_per_row: int, num_steps: int, seed: int, commit: bool
+) -> dict[str, Any]:
     config = work.config
-    mover = Mover(work)
-    mover.load_homes()
     generator = torch.Generator().manual_seed(seed + 1)
     outcomes: list[StepOutcome] = []
     seconds: list[float] = []
@@ -134,7 +152,9 @@ def _time_steps(work: Workspace, tokens_per_row: int, num_steps: int, seed: int)
         seconds.append(perf_counter() - started)
         after = {**work.store.stats().links, **work.transfer.stats()}
         links.append({link: (after[link] - before[link]).payload_bytes for link in after})
-        work.store.commit({})
+        if commit:
+            mover.flush_homes()
+            work.store.commit({})
     return {
         "step_seconds": median(seconds[1:]),
         "all_step_seconds": seconds,
@@ -143,6 +163,7 @@ def _time_steps(work: Workspace, tokens_per_row: int, num_steps: int, seed: int)
             sum(t.stall_read for _, t in outcome.times) for outcome in outcomes[1:]
         ),
         "link_bytes": links[-1],
+        "plan": describe(work.plan),
         "loss": outcomes[-1].loss_sum / max(1, outcomes[-1].num_trained),
     }
 

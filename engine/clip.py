@@ -24,6 +24,22 @@ def sum_of_squares(values: Tensor) -> Tensor:
     return torch.cat(sums).sum()
 
 
+def round_and_square(grad: Tensor, target: Tensor) -> Tensor:
+    """Round flat fp32 `grad` once into `target`; the sum of squares of what `target` then holds.
+
+    `target` may be `grad` itself. On CUDA one Triton kernel does both in one pass.
+    """
+    if grad.device.type == "cuda":
+        from .triton_kernels import round_with_squares
+
+        return round_with_squares(grad, target)
+    if target is not grad:
+        target.copy_(grad)
+    missing = -target.numel() % (_ROW // 2)  # the end of a table piece
+    whole = torch.nn.functional.pad(target, (0, missing)) if missing else target
+    return sum_of_squares(whole)
+
+
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
     """min(1, max_norm / (norm + 1e-6)) as a float32 scalar on the norm's device.
 

@@ -9,8 +9,9 @@ ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 StateFormat = Literal["exact"]
 LrSchedule = Literal["linear", "cosine", "constant"]
-StateTier = Literal["auto", "host", "nvme"]
+StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative"]
+Compile = Literal["off", "static", "dynamic"]
 Recompute = Literal["auto", "all", "none"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -46,6 +47,7 @@ class TrainConfig:
     num_epochs: int = 3
     max_steps: int | None = None
     loss_chunk_tokens: int = 256
+    compile: Compile = "off"  # torch.compile of the layers, per shape or for all shapes
     deterministic: bool = True
     # what else happens in the run
     eval_every_steps: int | None = None

@@ -1,6 +1,6 @@
 """Forward and backward of one resident layer: transformers' own module, bound to slot views."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
+from .config import Compile
 from .model import ModelSpec, RecordLayout
 
 _LAYER_PREFIX = "model.layers."
@@ -44,7 +45,14 @@ class LayerModule:
     and no attention mask is needed; padded positions compute values that nothing reads.
     """
 
-    def __init__(self, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        compile: Compile = "off",
+    ) -> None:
         config = LlamaConfig(**{**spec.config, "dtype": dtype})
         config._attn_implementation = "sdpa"
         with torch.device("meta"):
@@ -56,6 +64,10 @@ class LayerModule:
         self._rotary = LlamaRotaryEmbedding(config).to(device)
         self._device = device
         self._dtype = dtype
+        self._compiled = compile != "off"
+        self._call: Callable[..., Tensor] = self._apply
+        if self._compiled:
+            self._call = torch.compile(self._apply, dynamic=compile == "dynamic")
 
     def positions(self, num_tokens: int) -> tuple[Tensor, Tensor]:
         """Rotary cosines and sines of positions 0 … num_tokens - 1, shape (1, tokens, head)."""
@@ -66,8 +78,28 @@ class LayerModule:
 
     def forward(self, weights: Weights, hidden: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
         """Output of the layer for `hidden`, shape (rows, tokens, hidden)."""
-        arguments: dict[str, Any] = {"position_embeddings": positions, "attention_mask": None}
-        output = functional_call(self._layer, dict(weights), (hidden,), arguments)
+        return self._call(dict(weights), hidden, *positions)
+
+    def forward_only(
+        self, weights: Weights, hidden: Tensor, positions: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """The same output, to the bit, with nothing saved for a backward pass.
+
+        A compiled layer is one callable for forward and recompute: compiled without gradients it
+        would fuse differently, so here its graph is built and dropped.
+        """
+        if not self._compiled:
+            with torch.no_grad():
+                return self.forward(weights, hidden, positions)
+        with torch.enable_grad():
+            inputs = own_version(hidden).requires_grad_()
+            return self.forward(trainable(weights), inputs, positions).detach()
+
+    def _apply(
+        self, weights: dict[str, Tensor], hidden: Tensor, cos: Tensor, sin: Tensor
+    ) -> Tensor:
+        arguments: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": None}
+        output = functional_call(self._layer, weights, (hidden,), arguments)
         assert isinstance(output, Tensor)
         return output
 
@@ -85,6 +117,11 @@ def own_version(view: Tensor) -> Tensor:
     that these weights had changed. The ring guarantees that they do not.
     """
     return view.data
+
+
+def trainable(weights: Weights) -> Weights:
+    """The weights as leaves that gradients are taken of."""
+    return {name: own_version(weight).requires_grad_() for name, weight in weights.items()}
 
 
 def backward(output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor) -> list[Tensor]:

@@ -26,6 +26,8 @@ class Mover:
             return
         work = self._work
         layout = work.spec.records[visit.record]
+        if layout.name in work.residents:
+            return
         record = work.records[layout.name]
         source = work.homes.get(layout.name)
         if source is None:
@@ -42,11 +44,11 @@ class Mover:
     def write(self, visit: Visit, slot: RingSlot) -> None:
         """Bring an updated record home, or wait until compute has let go of the slot."""
         assert slot.done is not None
-        if not visit.writes or self.drop_writes:
-            slot.done.wait()
-            return
         work = self._work
         layout = work.spec.records[visit.record]
+        if not visit.writes or self.drop_writes or layout.name in work.residents:
+            slot.done.wait()
+            return
         size = work.records[layout.name].padded_bytes
         home = work.homes.get(layout.name)
         target = home or slot.host
@@ -59,20 +61,34 @@ class Mover:
             work.store.write_from(layout.name, slot.host).result()
 
     def flush_homes(self) -> None:
-        """Write every record that lives in host memory into the store's working generation."""
-        pending = [
-            self._work.store.write_from(name, home) for name, home in self._work.homes.items()
-        ]
+        """Write every record that lives above NVMe into the store's working generation."""
+        work = self._work
+        pending = [work.store.write_from(name, home) for name, home in work.homes.items()]
         for write in pending:
             write.result()
+        staging = work.ring[0].host
+        for name, resident in work.residents.items():
+            size = work.records[name].padded_bytes
+            work.transfer.to_host(
+                resident.tensor(torch.uint8, size),
+                staging.tensor(torch.uint8, size),
+                after=work.transfer.fence(),
+            ).wait()
+            work.store.write_from(name, staging).result()
 
     def load_homes(self) -> None:
-        """Read every record that lives in host memory from the store's last commit."""
-        pending = [
-            self._work.store.read_into(name, home) for name, home in self._work.homes.items()
-        ]
+        """Read every record that lives above NVMe from the store's last commit."""
+        work = self._work
+        pending = [work.store.read_into(name, home) for name, home in work.homes.items()]
         for read in pending:
             read.result()
+        staging = work.ring[0].host
+        for name, resident in work.residents.items():
+            work.store.read_into(name, staging).result()
+            size = work.records[name].padded_bytes
+            work.transfer.to_device(
+                staging.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
+            ).wait()
 
     def _tensors(self, reads: Reads) -> tuple[str, ...]:
         if reads == "nothing":

@@ -6,7 +6,7 @@ fp32 once, on the host, so that any device that follows IEEE 754 gives the same 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -49,7 +49,19 @@ def adamw_update(state: StateViews, grad: Tensor, factor: Tensor, scalars: AdamS
     """Update weights and moments in place with `grad * factor`.
 
     `grad` is flat fp32 or bf16 of the components' length; `factor` an fp32 scalar on its device.
+    On CUDA one Triton kernel does the same operations in one pass.
     """
+    if grad.device.type == "cuda":
+        from .triton_kernels import adamw_triton
+
+        parts = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq)
+        adamw_triton(*parts, grad, factor, asdict(scalars))
+        return
+    adamw_torch(state, grad, factor, scalars)
+
+
+def adamw_torch(state: StateViews, grad: Tensor, factor: Tensor, scalars: AdamScalars) -> None:
+    """The update in plain torch, chunk by chunk: the CPU's way, and the kernel's twin."""
     chunk = CHUNK_ELEMENTS if grad.device.type == "cpu" else 64 * CHUNK_ELEMENTS
     master = torch.empty(min(chunk, grad.numel()), dtype=torch.float32, device=grad.device)
     scratch = torch.empty_like(master)

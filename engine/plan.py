@@ -8,19 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
-
 from .config import TrainConfig
-from .model import ModelSpec, RecordLayout
+from .model import ModelSpec
+from .placement import choose_placement
+from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 
-MIB = 2**20
-HUGE_PAGE_BYTES = 2 * MIB
-STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
-DEFAULT_SLOTS = 3
-MIN_SLOTS = 2
-MAX_SLOTS = 8
-
-Tier = Literal["host", "nvme"]
 Way = Literal["serial", "speculative"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
 Reads = Literal["nothing", "weights", "state"]
@@ -103,33 +95,25 @@ class Plan:
 def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box) -> Plan:
     """Decide placement and count bytes; raises CannotFit with the numbers when a tier overflows.
 
-    `longest_row_tokens` is the longest row of the training and evaluation data. State goes to
-    host memory when all of it fits there (and `state_tier` allows), else to the volumes.
+    `longest_row_tokens` is the longest row of the training and evaluation data.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
-    sizes = _Sizes.of(spec, config, longest_row_tokens)
-    tiers = _choose_tiers(sizes, config, host_limit)
-    keep_grads = needs_kept_grads(config, tiers)
-    activation_tier: Literal["device", "host"] = "device"
-    if sizes.device(MIN_SLOTS, ()) > device_limit and config.device == "cuda":
-        activation_tier = "host"
-    num_slots = config.num_slots or _fit_slots(
-        sizes, tiers, keep_grads, activation_tier, device_limit, host_limit
-    )
-    keep = _choose_kept(sizes, config, activation_tier, num_slots, device_limit)
+    sizes = Sizes.of(spec, config, longest_row_tokens)
+    placement = choose_placement(sizes, config, device_limit=device_limit, host_limit=host_limit)
+    tiers, keep = placement.tiers, placement.keep_layers
     plan = Plan(
-        num_slots=num_slots,
+        num_slots=placement.num_slots,
         slot_bytes=sizes.slot_bytes,
         tiers=tiers,
         keep_layers=keep,
-        activation_tier=activation_tier,
-        clip_way=_choose_way(config, tiers, keep_grads),
-        keep_grads=keep_grads,
+        activation_tier=placement.activation_tier,
+        clip_way=_choose_way(config, placement),
+        keep_grads=placement.keep_grads,
         max_step_tokens=sizes.step_tokens,
-        device_bytes=sizes.device_parts(num_slots, keep, activation_tier),
-        host_bytes=sizes.host_parts(num_slots, tiers, keep_grads, activation_tier),
-        volume_bytes=sizes.volume_bytes(),
+        device_bytes=sizes.device_parts(placement),
+        host_bytes=sizes.host_parts(placement),
+        volume_bytes=sizes.volume_bytes,
         link_bytes={
             way: link_bytes(spec, config, step_visits(spec, tiers, keep, way), tiers)
             for way in ("serial", "speculative")
@@ -157,16 +141,6 @@ def fit_microbatch_rows(
             if rows == 1:
                 raise
             rows = rows // 2
-
-
-def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
-    """Whether final gradients must wait for the update.
-
-    They need not when each record's update can be written beside the committed state at once:
-    its factor is known, and a step that turns out not to be finite is dropped with its writes.
-    """
-    in_place = "host" in tiers or config.commit_every_steps > 1
-    return config.clip_mode == "exact" or in_place
 
 
 def step_visits(
@@ -230,6 +204,8 @@ def link_bytes(
     """Payload bytes of records over each link for these visits (kept gradients not counted)."""
     totals = dict.fromkeys(("nvme_read", "nvme_write", "h2d", "d2h"), 0)
     for visit in visits:
+        if tiers[visit.record] == "device":
+            continue
         elements = spec.records[visit.record].num_elements
         read = read_bytes_per_element(config, visit.reads) * elements
         written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
@@ -247,180 +223,18 @@ def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
     return {"nothing": 0, "weights": weights, "state": STATE_BYTES_PER_ELEMENT}[reads]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    """Byte counts of a model and a run, from which every plan is summed."""
-
-    spec: ModelSpec
-    config: TrainConfig
-    compute_bytes: int
-    layer_elements: int
-    table_elements: int
-    slot_bytes: int
-    step_tokens: int
-    microbatch_tokens: int
-
-    @classmethod
-    def of(cls, spec: ModelSpec, config: TrainConfig, longest: int) -> "_Sizes":
-        return cls(
-            spec=spec,
-            config=config,
-            compute_bytes=DTYPE_BYTES[config.compute_dtype],
-            layer_elements=max(record.num_elements for record in spec.of_kind("layer")),
-            table_elements=spec.vocab_size * spec.hidden_size,
-            slot_bytes=STATE_BYTES_PER_ELEMENT
-            * max(record.num_elements for record in spec.records),
-            step_tokens=config.batch_rows * longest,
-            microbatch_tokens=min(config.microbatch_rows, config.batch_rows) * longest,
-        )
-
-    @property
-    def boundary_bytes(self) -> int:
-        """All layer inputs of one step."""
-        tokens = self.step_tokens * self.spec.num_layers
-        return tokens * self.spec.hidden_size * self.compute_bytes
-
-    def device_parts(
-        self, num_slots: int, keep: Sequence[int], activation_tier: str = "device"
-    ) -> dict[str, int]:
-        config, spec = self.config, self.spec
-        fp32_compute = config.compute_dtype == "float32"
-        layer_weights = self.layer_elements * 4 if fp32_compute else 0
-        hidden_bytes = self.step_tokens * spec.hidden_size * self.compute_bytes
-        boundary = self.boundary_bytes if activation_tier == "device" else hidden_bytes
-        logits = config.loss_chunk_tokens * spec.vocab_size
-        return {
-            "slots": num_slots * self.slot_bytes,
-            "table": self.table_elements * self.compute_bytes,
-            "table_grad": self.table_elements * 4,
-            "layer_weights": layer_weights,
-            "layer_grad": self.layer_elements * (4 + self.compute_bytes),
-            "boundary_activations": boundary + 2 * hidden_bytes,
-            "layer_activations": layer_activation_bytes(spec, config, self.microbatch_tokens),
-            "kept_activations": len(keep) * self.kept_layer_bytes(),
-            "loss_chunk": logits * (4 if fp32_compute else 12),
-            "runtime": 96 * MIB if config.device == "cpu" else 512 * MIB,
-        }
-
-    def kept_layer_bytes(self) -> int:
-        """Activations of every microbatch of a step for one layer, and its weights."""
-        weights = self.layer_elements * self.compute_bytes
-        return weights + layer_activation_bytes(self.spec, self.config, self.step_tokens)
-
-    def device(self, num_slots: int, keep: Sequence[int], activation_tier: str = "device") -> int:
-        return sum(self.device_parts(num_slots, keep, activation_tier).values())
-
-    def host_parts(
-        self, num_slots: int, tiers: Sequence[Tier], keep_grads: bool, activation_tier: str
-    ) -> dict[str, int]:
-        records = self.spec.records
-        home = sum(
-            round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
-            for record, tier in zip(records, tiers, strict=True)
-            if tier == "host"
-        )
-        grads = sum(self.kept_grad_bytes(record) for record in records) if keep_grads else 0
-        return {
-            "staging": num_slots * self.slot_bytes,
-            "state": home,
-            "gradients": grads,
-            "boundary_activations": round_up(
-                self.boundary_bytes if activation_tier == "host" else 0, PAGE_BYTES
-            ),
-        }
-
-    def kept_grad_bytes(self, record: RecordLayout) -> int:
-        return kept_grad_bytes(self.config, record)
-
-    def host(self, num_slots: int, tiers: Sequence[Tier], keep_grads: bool, where: str) -> int:
-        return sum(self.host_parts(num_slots, tiers, keep_grads, where).values())
-
-    def volume_bytes(self) -> int:
-        """Two extents per record, each rounded to the record alignment, trailer included."""
-        return sum(
-            2
-            * round_up(STATE_BYTES_PER_ELEMENT * record.num_elements + PAGE_BYTES, HUGE_PAGE_BYTES)
-            for record in self.spec.records
-        )
-
-
-def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
-    """Host bytes of a kept gradient; the embedding's accumulator itself keeps its gradient."""
-    if record.kind == "embedding":
-        return 0
-    return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
-
-
-def layer_activation_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
-    """Bytes that one layer's forward and backward hold for `num_tokens` tokens of a microbatch.
-
-    Per token, in elements: 16 hidden-sized tensors (norm inputs in fp32, queries, rotated
-    queries, attention output, residuals and their gradients), 4 key/value-sized ones and 6
-    intermediate-sized ones. Counted from the saved tensors of the decoder layer, then measured.
-    """
-    query = spec.num_heads * spec.head_dim
-    key_value = spec.num_kv_heads * spec.head_dim
-    elements = 10 * spec.hidden_size + 6 * query + 8 * key_value + 6 * spec.intermediate_size
-    width = DTYPE_BYTES[config.compute_dtype]
-    fp32_norms = 0 if width == 4 else 4 * spec.hidden_size * 4
-    return num_tokens * (elements * width + fp32_norms)
-
-
-def _choose_tiers(sizes: _Sizes, config: TrainConfig, host_limit: int) -> tuple[Tier, ...]:
-    count = len(sizes.spec.records)
-    everywhere: dict[str, tuple[Tier, ...]] = {
-        "host": tuple("host" for _ in range(count)),
-        "nvme": tuple("nvme" for _ in range(count)),
-    }
-    if config.state_tier != "auto":
-        return everywhere[config.state_tier]
-    fits = sizes.host(MIN_SLOTS, everywhere["host"], True, "device") <= host_limit
-    return everywhere["host" if fits else "nvme"]
-
-
-def _fit_slots(
-    sizes: _Sizes,
-    tiers: Sequence[Tier],
-    keep_grads: bool,
-    activation_tier: str,
-    device_limit: int,
-    host_limit: int,
-) -> int:
-    """DEFAULT_SLOTS, fewer when memory is short; the floor is reported by the final check."""
-    for num_slots in range(DEFAULT_SLOTS, MIN_SLOTS, -1):
-        device = sizes.device(num_slots, (), activation_tier)
-        host = sizes.host(num_slots, tiers, keep_grads, activation_tier)
-        if device <= device_limit and host <= host_limit:
-            return num_slots
-    return MIN_SLOTS
-
-
-def _choose_kept(
-    sizes: _Sizes, config: TrainConfig, activation_tier: str, num_slots: int, device_limit: int
-) -> tuple[int, ...]:
-    """The last layers whose activations fit: they are needed again first."""
-    num_layers = sizes.spec.num_layers
-    if config.recompute == "all":
-        return ()
-    if config.recompute == "none":
-        return tuple(range(num_layers))
-    spare = device_limit - sizes.device(num_slots, (), activation_tier)
-    count = min(num_layers, max(0, spare // sizes.kept_layer_bytes()))
-    return tuple(range(num_layers - count, num_layers))
-
-
 def _choose_way(
-    config: TrainConfig, tiers: Sequence[Tier], keep_grads: bool
+    config: TrainConfig, placement: Placement
 ) -> Literal["auto", "serial", "speculative"]:
-    if not keep_grads:
+    if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps > 1 or "nvme" not in tiers:
+    if config.commit_every_steps > 1 or "nvme" not in placement.tiers:
         return "serial"
     return config.clip_way
 
 
-def _check(plan: Plan, device_limit: int, host_limit: int, box: Box, sizes: _Sizes) -> None:
+def _check(plan: Plan, device_limit: int, host_limit: int, box: Box, sizes: Sizes) -> None:
     mib = 1 / MIB
     if plan.total_device_bytes > device_limit:
         raise CannotFit(

@@ -15,8 +15,9 @@ from .checkpoint import LoopState
 from .config import TrainConfig
 from .data import TokenDataset
 from .model import ModelSpec
-from .plan import MIB, Box, Plan, make_plan
+from .plan import Box, Plan, make_plan
 from .report import Emit, Outcome, Poll, RunEvent, RunResult, StopReason
+from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
 from .trainer import Trainer
@@ -126,9 +127,12 @@ def plan_run(
 
 def describe(plan: Plan) -> str:
     """A plan in a sentence."""
-    home = "NVMe" if "nvme" in plan.tiers else "host memory"
+    homes = {"device": "on the device", "host": "in host memory", "nvme": "on NVMe"}
+    where = ", ".join(
+        f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
+    )
     return (
-        f"state in {home}, {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"state of records: {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"

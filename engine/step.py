@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from .activations import Activations, DeviceActivations, HostActivations
-from .clip import clip_factor, sum_of_squares
+from .clip import clip_factor, round_and_square
 from .data import Microbatch
 from .head import LossSums, Targets, head_backward, head_loss, targets_of
-from .layer import Weights, backward, own_version, param_views
+from .layer import Weights, backward, param_views, trainable
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
 from .pipeline import VisitTimes, run_pass
 from .plan import Visit, Way, redo_visits, step_visits
-from .state import join_master, state_views
+from .state import StateViews, join_master, state_views
 from .workspace import RingSlot, Workspace
 
 
@@ -147,7 +147,7 @@ class ForwardCompute:
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
         weights = param_views(self._weights(layout, slot), layout)
         for i, hidden in enumerate(self.hidden):
-            self.hidden[i] = self.work.module.forward(weights, hidden, self.positions[i])
+            self.hidden[i] = self.work.module.forward_only(weights, hidden, self.positions[i])
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
         for hidden, targets in zip(self.hidden, self.targets, strict=True):
@@ -167,7 +167,7 @@ class ForwardCompute:
 
     def _weights(self, layout: RecordLayout, slot: RingSlot, out: Tensor | None = None) -> Tensor:
         """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
-        views = state_views(slot.device, self.work.records[layout.name])
+        views = self._state(layout, slot)
         if self.work.dtype == torch.bfloat16:
             flat = views.hi if out is None else out.copy_(views.hi)
         else:
@@ -175,6 +175,11 @@ class ForwardCompute:
             join_master(views.hi, views.lo, flat)
         # A table piece ends with alignment gaps that are not rows of the table.
         return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
+
+    def _state(self, layout: RecordLayout, slot: RingSlot) -> StateViews:
+        """The record's components: at home on the device, or where the reader has put them."""
+        place = self.work.residents.get(layout.name, slot.device)
+        return state_views(place, self.work.records[layout.name])
 
     def _weights_buffer(self, layout: RecordLayout) -> Tensor:
         buffer = self.work.layer_weights
@@ -239,8 +244,10 @@ class StepCompute(ForwardCompute):
 
     def _forward_kept(self, i: int, layout: RecordLayout, slot: RingSlot) -> None:
         """Forward with the graph kept for backward, over weights that outlive the slot."""
-        own = torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
-        weights = _trainable(param_views(self._weights(layout, slot, out=own), layout))
+        own = None
+        if self.work.dtype == torch.float32 or layout.name not in self.work.residents:
+            own = torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
+        weights = trainable(param_views(self._weights(layout, slot, out=own), layout))
         graphs = []
         for m, hidden in enumerate(self.hidden):
             inputs = hidden.detach().requires_grad_()
@@ -284,7 +291,7 @@ class StepCompute(ForwardCompute):
         accumulators = param_views(flat, layout)
         weights, graphs = self._kept.pop(i, (None, None))
         if weights is None:
-            weights = _trainable(param_views(self._weights(layout, slot), layout))
+            weights = trainable(param_views(self._weights(layout, slot), layout))
         for m, grad in enumerate(self._grad_hidden):
             if graphs is None:
                 inputs = self._activations.fetch(i, m).detach().requires_grad_()
@@ -326,8 +333,12 @@ class StepCompute(ForwardCompute):
         Norm, factor and update all read the value returned here.
         """
         work = self.work
-        kept = grad.to(work.dtype)
-        self._squares[layout.name] = sum_of_squares(_whole_rows(kept))
+        resident = work.resident_grads.get(layout.name)
+        if resident is not None:
+            kept = resident.tensor(work.dtype, grad.numel())
+        else:
+            kept = grad if work.dtype == torch.float32 else torch.empty_like(grad, dtype=work.dtype)
+        self._squares[layout.name] = round_and_square(grad, kept)
         home = work.grad_homes.get(layout.name)
         if home is not None:
             copied = work.transfer.to_host(
@@ -339,6 +350,9 @@ class StepCompute(ForwardCompute):
     def _kept_grad(self, layout: RecordLayout) -> Tensor:
         """The final gradient of a record, on the device, of its components' length."""
         work = self.work
+        resident = work.resident_grads.get(layout.name)
+        if resident is not None:
+            return resident.tensor(work.dtype, layout.num_elements)
         flat = torch.zeros(layout.num_elements, dtype=work.dtype, device=work.device)
         if layout.name not in work.grad_homes:  # a table: its accumulator still holds it
             rows = self._table_rows(layout, work.table_grad).view(-1)
@@ -352,8 +366,7 @@ class StepCompute(ForwardCompute):
         return flat
 
     def _apply(self, layout: RecordLayout, slot: RingSlot, kept: Tensor, factor: Tensor) -> None:
-        views = state_views(slot.device, self.work.records[layout.name])
-        adamw_update(views, kept, factor, self._inputs.scalars)
+        adamw_update(self._state(layout, slot), kept, factor, self._inputs.scalars)
 
     def _early_factor(self, layout: RecordLayout) -> Tensor:
         """In backward: the factor of modes that know it, and 1 as the guess of `exact`."""
@@ -405,13 +418,3 @@ class StepCompute(ForwardCompute):
                 skipped=skipped,
             )
         return self._settled
-
-
-def _trainable(weights: Weights) -> Weights:
-    return {name: own_version(weight).requires_grad_() for name, weight in weights.items()}
-
-
-def _whole_rows(flat: Tensor) -> Tensor:
-    """Pad a table piece with zeros to a length that sum_of_squares takes."""
-    missing = -flat.numel() % 2048
-    return torch.nn.functional.pad(flat, (0, missing)) if missing else flat

@@ -21,13 +21,13 @@ from headrace.storage import (
     RecordSpec,
     TensorStore,
     Transfer,
-    round_up,
 )
 
 from .config import TrainConfig
 from .layer import LayerModule
 from .model import ModelSpec
-from .plan import STATE_BYTES_PER_ELEMENT, Plan, kept_grad_bytes
+from .plan import Plan
+from .sizes import Tier, kept_grad_bytes, state_bytes
 from .state import state_record
 
 
@@ -44,8 +44,9 @@ class RingSlot:
 class Workspace:
     """The run's memory and collaborators; a context manager that frees what it allocated.
 
-    `homes` hold the state of records that live in host memory, `grad_homes` final gradients that
-    wait for their update. `table` is the embedding (or, while it is its turn, an untied head) in
+    `residents` hold the state of records that live on the device, `homes` of those that live in
+    host memory; `resident_grads` and `grad_homes` their final gradients that wait for an update.
+    `table` is the embedding (or, while it is its turn, an untied head) in
     the compute dtype, `table_grad` its fp32 gradient, both (vocabulary, hidden). `layer_weights`
     (fp32 compute only) and `layer_grad` are flat, of the largest layer's length.
     """
@@ -75,26 +76,36 @@ class Workspace:
         self.arena = self._stack.enter_context(
             HostArena(plan.total_host_bytes, pin=self.device.type == "cuda")
         )
-        slab = DeviceSlab(plan.num_slots * plan.slot_bytes, self.device)
+        parts = ("slots", "state", "gradients")
+        slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
         self.ring = [
             RingSlot(self.arena.carve(plan.slot_bytes), slab.carve(plan.slot_bytes))
             for _ in range(plan.num_slots)
         ]
+        tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
+        self.residents: Mapping[str, DeviceSlot] = {
+            layout.name: slab.carve(state_bytes(layout))
+            for layout in spec.records
+            if tiers[layout.name] == "device"
+        }
+        self.resident_grads: Mapping[str, DeviceSlot] = {
+            name: slab.carve(size) for name, size in self._kept_grads(tiers, on_device=True)
+        }
+        for grads in self.resident_grads.values():
+            grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
         self.homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(
-                round_up(STATE_BYTES_PER_ELEMENT * layout.num_elements, 4096)
-            )
-            for layout, tier in zip(spec.records, plan.tiers, strict=True)
-            if tier == "host"
+            layout.name: self.arena.carve(state_bytes(layout))
+            for layout in spec.records
+            if tiers[layout.name] == "host"
         }
         self.grad_homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(size)
-            for layout in spec.records
-            if plan.keep_grads and (size := kept_grad_bytes(self.config, layout))
+            name: self.arena.carve(size) for name, size in self._kept_grads(tiers, on_device=False)
         }
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
-        self.module = LayerModule(spec, device=self.device, dtype=self.dtype)
+        self.module = LayerModule(
+            spec, device=self.device, dtype=self.dtype, compile=self.config.compile
+        )
         layer = max(layout.num_elements for layout in spec.of_kind("layer"))
         shape = (spec.vocab_size, spec.hidden_size)
         self.table = self._empty(shape, self.dtype)
@@ -104,6 +115,17 @@ class Workspace:
         fp32 = self.dtype == torch.float32
         self.layer_weights = self._empty((layer,), torch.float32) if fp32 else None
 
+    def _kept_grads(self, tiers: Mapping[str, Tier], *, on_device: bool) -> list[tuple[str, int]]:
+        """Names and bytes of the gradients that are kept on the device, or in host memory."""
+        if not self.plan.keep_grads:
+            return []
+        return [
+            (layout.name, size)
+            for layout in self.spec.records
+            if (tiers[layout.name] == "device") == on_device
+            and (size := kept_grad_bytes(self.config, layout))
+        ]
+
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
 
@@ -112,6 +134,8 @@ class Workspace:
         self.ring = []
         self.homes = {}
         self.grad_homes = {}
+        self.residents = {}
+        self.resident_grads = {}
         self.activation_slot = None
         self._stack.close()
 

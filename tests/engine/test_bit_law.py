@@ -32,6 +32,8 @@ def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     "settings",
     [
         {"state_tier": "host"},
+        {"state_tier": "device"},
+        {"state_tier": "device", "recompute": "none", "commit_every_steps": 3},
         {"num_slots": 2},
         {"num_slots": 5},
         {"num_slots": 1},

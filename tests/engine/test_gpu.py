@@ -63,6 +63,8 @@ def test_bfloat16_compute_follows_the_fp32_losses(inputs: Any, tmp_path: Path) -
     "settings",
     [
         {"state_tier": "host"},
+        {"state_tier": "device"},
+        {"state_tier": "device", "recompute": "none", "commit_every_steps": 3},
         {"num_slots": 2},
         {"num_slots": 5},
         {"recompute": "none"},

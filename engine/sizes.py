@@ -1,0 +1,178 @@
+"""How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
+
+from .config import TrainConfig
+from .model import ModelSpec, RecordLayout
+
+MIB = 2**20
+HUGE_PAGE_BYTES = 2 * MIB
+STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
+# Thread stacks, library scratch and allocator slack that no other line counts; measured.
+RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
+
+Tier = Literal["device", "host", "nvme"]
+ActivationTier = Literal["device", "host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the records' state lives, and what else takes memory by choice."""
+
+    tiers: tuple[Tier, ...]  # home of each record's state
+    num_slots: int
+    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
+    activation_tier: ActivationTier = "device"
+    keep_grads: bool = True  # final gradients wait for their update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Byte counts of a model and a run, from which every placement is summed."""
+
+    spec: ModelSpec
+    config: TrainConfig
+    step_tokens: int  # padded tokens of the largest step
+    microbatch_tokens: int
+
+    @classmethod
+    def of(cls, spec: ModelSpec, config: TrainConfig, longest_row_tokens: int) -> "Sizes":
+        """Counts for rows of at most `longest_row_tokens` tokens."""
+        rows = min(config.microbatch_rows, config.batch_rows)
+        return cls(
+            spec=spec,
+            config=config,
+            step_tokens=config.batch_rows * longest_row_tokens,
+            microbatch_tokens=rows * longest_row_tokens,
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        """A slot that holds the state of any record."""
+        return max(state_bytes(record) for record in self.spec.records)
+
+    @property
+    def layer_elements(self) -> int:
+        """Elements of the largest layer."""
+        return max(record.num_elements for record in self.spec.of_kind("layer"))
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of an element in the compute dtype."""
+        return DTYPE_BYTES[self.config.compute_dtype]
+
+    @property
+    def boundary_bytes(self) -> int:
+        """All layer inputs of one step."""
+        return self.spec.num_layers * self.hidden_bytes
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The input of one layer, all microbatches of a step."""
+        return self.step_tokens * self.spec.hidden_size * self.compute_bytes
+
+    @property
+    def kept_layer_bytes(self) -> int:
+        """Activations of every microbatch of a step for one layer, and its weights."""
+        weights = self.layer_elements * self.compute_bytes
+        return weights + saved_bytes(self.spec, self.config, self.step_tokens)
+
+    @property
+    def volume_bytes(self) -> int:
+        """Two extents per record, each rounded to the record alignment, trailer included."""
+        return sum(
+            2 * round_up(state_bytes(record) + PAGE_BYTES, HUGE_PAGE_BYTES)
+            for record in self.spec.records
+        )
+
+    def device_parts(self, placement: Placement) -> dict[str, int]:
+        """Bytes on the device, by purpose."""
+        config, spec = self.config, self.spec
+        fp32_compute = config.compute_dtype == "float32"
+        table = spec.vocab_size * spec.hidden_size
+        boundary = self.boundary_bytes
+        if placement.activation_tier == "host":
+            boundary = self.hidden_bytes
+        logits = config.loss_chunk_tokens * spec.vocab_size
+        return {
+            "slots": placement.num_slots * self.slot_bytes,
+            "state": self._state(placement, "device"),
+            "gradients": self._gradients(placement, ("device",)),
+            "table": table * self.compute_bytes,
+            "table_grad": table * 4,
+            "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
+            "layer_grad": self.layer_elements * (4 + self.compute_bytes),
+            "boundary_activations": boundary + 2 * self.hidden_bytes,
+            "layer_activations": working_bytes(spec, config, self.microbatch_tokens),
+            "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
+            "loss_chunk": logits * (4 if fp32_compute else 12),
+            "runtime": RUNTIME_BYTES[config.device],
+        }
+
+    def host_parts(self, placement: Placement) -> dict[str, int]:
+        """Bytes of host memory besides the device's, by purpose; whole pages."""
+        parked = self.boundary_bytes if placement.activation_tier == "host" else 0
+        return {
+            "staging": placement.num_slots * self.slot_bytes,
+            "state": self._state(placement, "host"),
+            "gradients": self._gradients(placement, ("host", "nvme")),
+            "boundary_activations": round_up(parked, PAGE_BYTES),
+        }
+
+    def device(self, placement: Placement) -> int:
+        """Bytes on the device."""
+        return sum(self.device_parts(placement).values())
+
+    def host(self, placement: Placement) -> int:
+        """Bytes of host memory."""
+        return sum(self.host_parts(placement).values())
+
+    def _state(self, placement: Placement, tier: Tier) -> int:
+        homes = zip(self.spec.records, placement.tiers, strict=True)
+        return sum(state_bytes(record) for record, home in homes if home == tier)
+
+    def _gradients(self, placement: Placement, tiers: Sequence[Tier]) -> int:
+        if not placement.keep_grads:
+            return 0
+        homes = zip(self.spec.records, placement.tiers, strict=True)
+        return sum(kept_grad_bytes(self.config, record) for record, home in homes if home in tiers)
+
+
+def state_bytes(record: RecordLayout) -> int:
+    """Bytes of a record's state in memory, in whole pages."""
+    return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
+
+
+def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
+    """Bytes of a kept gradient; the embedding's accumulator itself keeps its gradient."""
+    if record.kind == "embedding":
+        return 0
+    return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
+
+
+def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
+    """Bytes that autograd saves in one layer for `num_tokens` tokens.
+
+    Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
+    the projections, queries, keys, values and attention output, and four intermediates; the
+    norms' fp32 copies come on top in bf16 compute. Counted from the decoder layer's graph.
+    """
+    query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
+    width = DTYPE_BYTES[config.compute_dtype]
+    fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
+    return num_tokens * (elements * width + fp32_norms)
+
+
+def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
+    """Bytes that one layer's forward and backward hold at their peak for a microbatch.
+
+    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors.
+    """
+    width = DTYPE_BYTES[config.compute_dtype]
+    under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
+    return saved_bytes(spec, config, num_tokens) + num_tokens * under_way
