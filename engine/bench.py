@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -75,7 +76,7 @@ def _time_slots(
     num_steps: int,
     seed: int,
 ) -> dict[str, Any]:
-    config = TrainConfig.from_dict({**config.to_dict(), "num_slots": num_slots})
+    config = replace(config, num_slots=num_slots)
     box = Box.detect(device=config.device, volumes=[str(volume.path) for volume in volumes])
     plan = make_plan(spec, config, longest_row_tokens=tokens_per_row, box=box)
     name = f"bench-{num_slots}"

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
@@ -18,7 +18,6 @@ HUGE_PAGE_BYTES = 2 * MIB
 STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
-MAX_SLOTS = 8
 
 Tier = Literal["host", "nvme"]
 Way = Literal["serial", "speculative"]
@@ -149,7 +148,7 @@ def fit_microbatch_rows(
     """
     rows = min(config.microbatch_rows, config.batch_rows)
     while True:
-        smaller = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+        smaller = replace(config, microbatch_rows=rows)
         try:
             make_plan(spec, smaller, longest_row_tokens=longest_row_tokens, box=box)
             return rows
@@ -319,7 +318,7 @@ class _Sizes:
             for record, tier in zip(records, tiers, strict=True)
             if tier == "host"
         )
-        grads = sum(self.kept_grad_bytes(record) for record in records) if keep_grads else 0
+        grads = sum(kept_grad_bytes(self.config, record) for record in records) if keep_grads else 0
         return {
             "staging": num_slots * self.slot_bytes,
             "state": home,
@@ -328,9 +327,6 @@ class _Sizes:
                 self.boundary_bytes if activation_tier == "host" else 0, PAGE_BYTES
             ),
         }
-
-    def kept_grad_bytes(self, record: RecordLayout) -> int:
-        return kept_grad_bytes(self.config, record)
 
     def host(self, num_slots: int, tiers: Sequence[Tier], keep_grads: bool, where: str) -> int:
         return sum(self.host_parts(num_slots, tiers, keep_grads, where).values())

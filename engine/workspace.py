@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.storage import (
+    PAGE_BYTES,
     DeviceSlab,
     DeviceSlot,
     Fence,
@@ -82,7 +83,7 @@ class Workspace:
         ]
         self.homes: Mapping[str, HostSlot] = {
             layout.name: self.arena.carve(
-                round_up(STATE_BYTES_PER_ELEMENT * layout.num_elements, 4096)
+                round_up(STATE_BYTES_PER_ELEMENT * layout.num_elements, PAGE_BYTES)
             )
             for layout, tier in zip(spec.records, plan.tiers, strict=True)
             if tier == "host"
