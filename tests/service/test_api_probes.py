@@ -177,6 +177,17 @@ def test_a_token_is_wanted_everywhere_once_it_exists(tmp_path: Path) -> None:
         assert token not in json.dumps(client.get("/status").json())
 
 
+def test_the_api_description_tells_what_is_really_answered(client: httpx2.Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path, verbs in paths.items():
+        for verb, operation in verbs.items():
+            assert "422" not in operation["responses"], f"{verb} {path}: nothing answers 422"
+            said = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
+            assert "error" in said["required"], f"{verb} {path}"
+    form = paths["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(form["required"]) == {"purpose", "file"}
+
+
 def test_without_a_token_other_origins_are_kept_out(client: httpx2.Client) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
         answer: Any = client.get("/v1/models", headers=headers)
