@@ -12,6 +12,7 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
+from .report import LINKS
 
 MIB = 2**20
 HUGE_PAGE_BYTES = 2 * MIB
@@ -227,7 +228,7 @@ def link_bytes(
     spec: ModelSpec, config: TrainConfig, visits: Sequence[Visit], tiers: Sequence[Tier]
 ) -> dict[str, int]:
     """Payload bytes of records over each link for these visits (kept gradients not counted)."""
-    totals = dict.fromkeys(("nvme_read", "nvme_write", "h2d", "d2h"), 0)
+    totals = dict.fromkeys(LINKS, 0)
     for visit in visits:
         elements = spec.records[visit.record].num_elements
         read = read_bytes_per_element(config, visit.reads) * elements
