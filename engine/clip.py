@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from .config import ClipMode
-
 # The small number keeps the factor finite at norm zero; torch's clip_grad_norm_ has the same.
 NORM_EPS = 1e-6
 _ROW = 4096
@@ -46,8 +44,3 @@ def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
     The formula of torch.nn.utils.clip_grad_norm_, evaluated in float64 and rounded once.
     """
     return (max_norm / (norm + NORM_EPS)).clamp(max=1.0).float()
-
-
-def known_before_backward(mode: ClipMode) -> bool:
-    """Whether a layer's factor is known as soon as its own gradient is."""
-    return mode != "exact"

@@ -20,7 +20,8 @@ ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 class TrainConfig:
     """A fully resolved run. Sizes are bytes, lengths tokens, `*_rows` rows of the data set.
 
-    The fields up to `deterministic` form the numerics key: they decide every bit of the result.
+    The fields from `seed` to `deterministic` form the numerics key: with the data they decide
+    every bit of the result.
     The fields from `device_bytes` on are free: they never change a bit of the result.
     """
 
@@ -28,8 +29,8 @@ class TrainConfig:
     dataset: str  # directory made by prepare_dataset
     eval_dataset: str | None = None  # likewise, for the evaluation loss
     assets: str | None = None  # config.json, tokenizer, template; None: beside the model's files
-    seed: int = 0
     # numerics key
+    seed: int = 0
     device: Device = "cpu"
     compute_dtype: ComputeDtype = "float32"
     state_format: StateFormat = "exact"

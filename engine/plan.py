@@ -5,12 +5,13 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from .config import TrainConfig
 from .model import ModelSpec
 from .placement import choose_placement
+from .report import LINKS
 from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 
 Way = Literal["serial", "speculative"]
@@ -133,7 +134,7 @@ def fit_microbatch_rows(
     """
     rows = min(config.microbatch_rows, config.batch_rows)
     while True:
-        smaller = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+        smaller = replace(config, microbatch_rows=rows)
         try:
             make_plan(spec, smaller, longest_row_tokens=longest_row_tokens, box=box)
             return rows
@@ -202,7 +203,7 @@ def link_bytes(
     spec: ModelSpec, config: TrainConfig, visits: Sequence[Visit], tiers: Sequence[Tier]
 ) -> dict[str, int]:
     """Payload bytes of records over each link for these visits (kept gradients not counted)."""
-    totals = dict.fromkeys(("nvme_read", "nvme_write", "h2d", "d2h"), 0)
+    totals = dict.fromkeys(LINKS, 0)
     for visit in visits:
         if tiers[visit.record] == "device":
             continue

@@ -22,7 +22,6 @@ _DTYPES = {
     "exp_avg": "float32",
     "exp_avg_sq": "float32",
 }
-BYTES_PER_PARAM = 12
 CHUNK_ELEMENTS = 2**18  # a few megabytes of scratch, and it stays in the processor's cache
 
 

@@ -58,9 +58,7 @@ def _adamw_kernel(
 
 
 @_jit
-def _round_kernel(
-    source_ptr, target_ptr, sums_ptr, n, BLOCK: tl.constexpr
-):
+def _round_kernel(source_ptr, target_ptr, sums_ptr, n, BLOCK: tl.constexpr):
     block = tl.program_id(0).to(tl.int64)
     offsets = block * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n

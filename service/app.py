@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from . import auth, files, logs
 from .contract import Daemon
 from .creation import Creation
-from .errors import ApiError
+from .errors import ENVELOPE_SCHEMA, ApiError
 from .gate import Gate
 from .jobs import IllegalMove
 from .logs import get_logger
@@ -24,6 +24,10 @@ from .schemas import refusal
 from .status import product_version
 
 EXPIRY_SECONDS = 60
+REFUSED = {
+    "description": "Refused, and why",
+    "content": {"application/json": {"schema": ENVELOPE_SCHEMA}},
+}
 
 log = get_logger("headrace.api")
 
@@ -35,6 +39,7 @@ def create_app(daemon: Daemon) -> FastAPI:
         version=product_version(),
         summary="Fine-tuning of models larger than memory, in the shapes of the OpenAI API.",
         lifespan=_lifespan,
+        responses={"4XX": REFUSED, "5XX": REFUSED},
         redirect_slashes=False,
         docs_url=None,  # those pages load scripts from elsewhere
         redoc_url=None,

@@ -12,6 +12,24 @@ _TYPES = {
     429: "rate_limit_error",
 }
 
+ENVELOPE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+                "hint": {"type": "string"},
+            },
+        }
+    },
+}
+
 
 class ApiError(Exception):
     """A refusal with its HTTP status and the fields of the error envelope.

@@ -22,7 +22,7 @@ def is_prepared(settings: Settings, job_id: str) -> bool:
 
 
 class PrepareLoop:
-    """`run` goes on until it is cancelled; `prepared` is set whenever a job has become ready."""
+    """`run` goes on until it is cancelled; `on_prepared` is called when it is done with a job."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ STOPPED: dict[StopReason, Status] = {"cancel": "cancelled", "pause": "paused", "
 
 
 class RunLoop:
-    """`run` goes on until `drain`; `stop_job` may come at any time, from the same event loop."""
+    """`run` goes on until `draining`; `stop_job` may come at any time, from the same event loop."""
 
     def __init__(self, settings: Settings, journal: Journal, worker: Worker) -> None:
         self._settings = settings

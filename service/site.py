@@ -16,6 +16,7 @@ import pynvml
 from headrace.engine import Box
 from headrace.storage import VolumeConfig, probe_volume
 
+from .errors import ApiError
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,16 @@ class Site:
         )
 
     def box(self) -> Box:
-        """What the machine has free at this moment."""
+        """What the machine has free at this moment. ApiError when its GPU is gone."""
         box = Box.detect(device="cpu", volumes=self.volumes)
         if self.device == "cpu":
             return box
-        free = int(min(gpu["free_bytes"] for gpu in gpus()[:1]) * DEVICE_SHARE)
+        shown = gpus()
+        if not shown:
+            message = "This daemon is set to device cuda, and the driver shows no GPU."
+            hint = "Look at nvidia-smi, or set device to cpu."
+            raise ApiError(503, message, code="no_device", hint=hint)
+        free = int(shown[0]["free_bytes"] * DEVICE_SHARE)
         host = box.device_bytes + box.host_bytes  # on a CPU, one memory is split in two
         return replace(box, device="cuda", device_bytes=free, host_bytes=host)
 

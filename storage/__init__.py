@@ -21,11 +21,13 @@ from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
     from .config import VolumeConfig
+    from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
     from .layout import Layout, plan_layout
+    from .ledger import CommitInfo, KeptCommit
     from .pool import DeviceSlab, DeviceSlot, HostArena, HostSlot
     from .stats import LinkStats, StorageStatus, StoreStats
-    from .store import CommitInfo, TensorStore
+    from .store import TensorStore
     from .transfer import Fence, Transfer
     from .volume import VolumeStatus, probe_volume
 
@@ -40,9 +42,14 @@ _HOMES = {
     "LinkStats": "stats",
     "StorageStatus": "stats",
     "StoreStats": "stats",
-    "CommitInfo": "store",
+    "CommitInfo": "ledger",
+    "KeptCommit": "ledger",
     "IoFuture": "future",
     "TensorStore": "store",
+    "FoundCommit": "fsck",
+    "StoreReport": "fsck",
+    "fall_back": "fsck",
+    "find_commits": "fsck",
     "Fence": "transfer",
     "Transfer": "transfer",
     "VolumeStatus": "volume",
@@ -56,12 +63,14 @@ __all__ = [
     "DeviceSlab",
     "DeviceSlot",
     "Fence",
+    "FoundCommit",
     "HostArena",
     "HostSlot",
     "Incompatible",
     "IoFailed",
     "IoFuture",
     "IoTimeout",
+    "KeptCommit",
     "Layout",
     "LinkStats",
     "Locked",
@@ -72,12 +81,15 @@ __all__ = [
     "RecordSpec",
     "StorageStatus",
     "StoreError",
+    "StoreReport",
     "StoreStats",
     "TensorSpec",
     "TensorStore",
     "Transfer",
     "VolumeConfig",
     "VolumeStatus",
+    "fall_back",
+    "find_commits",
     "plan_layout",
     "probe_volume",
     "round_up",

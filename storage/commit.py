@@ -10,14 +10,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from uuid import UUID
 
+from .body import Commit, CommitBody, LiveRecord, decode_body
 from .checksum import hash_bytes
-from .errors import Corrupt, NotCommitted
+from .errors import Corrupt
 from .future import Patience, wait_for
 from .layout import SUPERBLOCK_OFFSETS, Layout
 from .operation import Drive, Ended, Target, read_trailer
 from .record import PAGE_BYTES, round_up
 from .superblock import Superblock, decode_superblock, encode_superblock
-from .trailer import CommitBody, LiveRecord, Trailer, decode_body, decode_trailer
+from .trailer import Trailer, decode_trailer
 from .volume import page_buffer
 
 
@@ -65,68 +66,78 @@ def write_superblock(drive: Drive, superblock: Superblock, patience: Patience) -
     _write_page(drive, offset, page, PAGE_BYTES, patience, durable=True)
 
 
-def read_superblock(drive: Drive, uuid: UUID, name: str, patience: Patience) -> Superblock:
-    """The newest whole superblock of this store; NotCommitted when there is none."""
+def read_superblocks(drive: Drive, uuid: UUID, patience: Patience) -> list[Superblock]:
+    """The whole superblocks of this store, the newest first: none, one or two."""
     found = []
     for offset in SUPERBLOCK_OFFSETS:
         one = decode_superblock(_read_bytes(drive, offset, PAGE_BYTES, patience))
         if one is not None and one.uuid == uuid:
             found.append(one)
-    if not found:
-        raise NotCommitted(
-            f"store {name!r} was created but nothing was ever committed to it; "
-            "remove it and create it again"
-        )
-    return max(found, key=lambda one: one.generation)
+    return sorted(found, key=lambda one: one.sequence, reverse=True)
 
 
 def read_body(
     drive: Drive, layout: Layout, superblock: Superblock, patience: Patience
 ) -> CommitBody:
     """The body that a superblock names; Corrupt when it is not the one that was committed."""
+    what = f"the body of commit {superblock.generation} on volume {drive.queue.name}"
     offset = layout.body_offset(superblock.body_copy)
     size = min(superblock.body_bytes, layout.body_bytes)
     data = _read_bytes(drive, offset, size, patience)
     if len(data) != superblock.body_bytes or hash_bytes(data) != superblock.body_hash:
-        raise Corrupt(
-            f"the body of commit {superblock.generation} on volume {drive.queue.name}, byte "
-            f"{offset}, is damaged (wrong checksum)"
-        )
+        raise Corrupt(f"{what}, byte {offset}, is damaged (wrong checksum)")
     try:
         body = decode_body(data)
     except ValueError as error:
-        raise Corrupt(f"the body of commit {superblock.generation} cannot be read") from error
-    if len(body.live) != len(layout.records):
-        raise Corrupt(f"the body of commit {superblock.generation} lists {len(body.live)} records")
+        raise Corrupt(f"{what} cannot be read: {error}") from error
+    for commit in (body.commit, *body.kept):
+        _check_entries(commit, layout, what)
     return body
 
 
 def read_versions(
     targets: Sequence[tuple[int, LiveRecord, Target]], uuid: UUID, patience: Patience
-) -> dict[int, Version]:
-    """Read the trailer of every live record, all at once, and check it against the commit body.
+) -> tuple[dict[int, Version], list[Corrupt]]:
+    """Read trailers, all at once, and check them against the entries of a commit.
 
-    `targets` holds record index, entry and extent. Corrupt names the record that does not match.
+    `targets` holds record index, entry and extent. Returned are the versions that are as they
+    were committed, by record index, and an error for every other one.
     """
     reads = []
     for index, entry, target in targets:
         outcome: Future[None] = Future()
         buffer = read_trailer(target, _resolver(outcome))
         reads.append((index, entry, target, outcome, buffer))
-    versions = {}
+    versions, problems = {}, []
     for index, entry, target, outcome, buffer in reads:
         wait_for(outcome, f"trailer of record {target.record.name!r}", patience)
         pages = bytes(buffer)
         trailer = decode_trailer(pages)
         if trailer is None or hash_bytes(pages) != entry.trailer_hash or trailer.uuid != uuid:
-            raise Corrupt(
-                f"record {target.record.name!r}: the trailer of generation {entry.generation} "
-                "is not the one that was committed; go back to a checkpoint"
-            )
+            problems.append(_not_as_committed(target, entry))
+            continue
         versions[index] = Version(
             extent_index=entry.extent_index, trailer=trailer, trailer_hash=entry.trailer_hash
         )
-    return versions
+    return versions, problems
+
+
+def _check_entries(commit: Commit, layout: Layout, what: str) -> None:
+    if len(commit.live) != len(layout.records):
+        raise Corrupt(f"{what} lists {len(commit.live)} records")
+    for entry, extents in zip(commit.live, layout.extents, strict=True):
+        if entry is not None and not 0 <= entry.extent_index < len(extents):
+            raise Corrupt(f"{what} names extent {entry.extent_index} of a record")
+
+
+def _not_as_committed(target: Target, entry: LiveRecord) -> Corrupt:
+    start = target.record.padded_bytes
+    piece = next(target.layout.pieces(target.extent, start, start + 1))
+    return Corrupt(
+        f"record {target.record.name!r}: the trailer of generation {entry.generation}, volume "
+        f"{target.drives[piece.volume].queue.name}, byte {piece.offset}, is not the one that was "
+        "committed; `headrace fsck` lists the commits to go back to"
+    )
 
 
 def _resolver(outcome: Future[None]) -> Ended:

@@ -97,15 +97,11 @@ class DriveSet:
             totals.append(counted.payload_bytes + counted.padding_bytes)
         return totals
 
-    def statuses(self, written_before: Sequence[int]) -> list[VolumeStatus]:
-        """What the probe found, with free space and bytes written as of now."""
+    def statuses(self, written_bytes: Sequence[int]) -> list[VolumeStatus]:
+        """What the probe found, with free space as of now and the bytes written in its life."""
         return [
-            replace(
-                status, free_bytes=free_bytes(Path(status.path)), written_bytes=before + written
-            )
-            for status, before, written in zip(
-                self._statuses, written_before, self.written_bytes(), strict=True
-            )
+            replace(status, free_bytes=free_bytes(Path(status.path)), written_bytes=written)
+            for status, written in zip(self._statuses, written_bytes, strict=True)
         ]
 
     def close(self, give_up: Callable[[], None] = lambda: None) -> None:

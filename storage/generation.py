@@ -3,7 +3,7 @@
 Pure bookkeeping: no bytes move here, and the caller holds the store's lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .commit import Version
 from .errors import Misuse, NotCommitted
@@ -12,10 +12,20 @@ from .layout import Layout
 
 
 class Generations:
-    """The versions of every record of one store, by record index."""
+    """The versions of every record of one store, by record index.
 
-    def __init__(self, layout: Layout, committed: dict[int, Version]) -> None:
+    `pinned` tells which extents of a record kept commits need.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        committed: dict[int, Version],
+        pinned: Callable[[int], set[int]],
+    ) -> None:
         self._layout = layout
+        self._pinned = pinned
+        self._chosen: dict[int, int] = {}  # the extent that the working version of a record takes
         self.committed = committed
         self.working: dict[int, Version] = {}
         self._on_disk = {(i, one.extent_index): one for i, one in committed.items()}
@@ -25,14 +35,21 @@ class Generations:
         self._writers: dict[tuple[int, int], list[IoFuture]] = {}
 
     def extent_to_write(self, index: int) -> int:
-        """The extent that the last commit does not need; Misuse for a record that is fixed."""
+        """The extent that no commit needs, the same until `settle`; Misuse for a fixed record."""
+        if index not in self._chosen:
+            self._chosen[index] = self._free_extent(index)
+        return self._chosen[index]
+
+    def _free_extent(self, index: int) -> int:
         version = self.committed.get(index)
-        if version is None:
-            return 0
-        record = self._layout.records[index]
-        if not record.mutable:
+        live = set() if version is None else {version.extent_index}
+        taken = live | self._pinned(index)
+        record, count = self._layout.records[index], len(self._layout.extents[index])
+        if taken and not record.mutable:
             raise Misuse(f"record {record.name!r} is read-only and was committed before")
-        return (version.extent_index + 1) % len(self._layout.extents[index])
+        first = 0 if version is None else version.extent_index + 1
+        turns = ((first + i) % count for i in range(count))
+        return next(extent for extent in turns if extent not in taken)
 
     def extent_to_read(self, index: int, *, committed: bool) -> int:
         """The extent of the newest version, or of the committed one; NotCommitted without one."""
@@ -65,6 +82,10 @@ class Generations:
         if epoch == self.epoch:
             self.working[index] = version
 
+    def left_in(self, index: int, extent: int) -> Version | None:
+        """What lies in an extent, as far as is known."""
+        return self._on_disk.get((index, extent))
+
     def on_disk(self, index: int, extent: int) -> Version:
         """What the last finished write left in an extent."""
         return self._on_disk[index, extent]
@@ -75,4 +96,5 @@ class Generations:
             self.committed.update(self.working)
         self.working.clear()
         self.writes.clear()
+        self._chosen.clear()
         self.epoch += 1

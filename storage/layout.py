@@ -43,7 +43,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The geometry of a store. `extents[i]` are the extents of `records[i]`: two when mutable."""
+    """The geometry of a store. `extents[i]` are the extents of `records[i]`.
+
+    A fixed record has one. A mutable one has two, and one more for each commit that can be kept.
+    """
 
     records: tuple[RecordSpec, ...]
     extents: tuple[tuple[Extent, ...], ...]
@@ -52,6 +55,7 @@ class Layout:
     block_bytes: int
     body_bytes: int
     file_bytes: tuple[int, ...]
+    keep_generations: int = 0
 
     @property
     def num_volumes(self) -> int:
@@ -62,6 +66,11 @@ class Layout:
     def total_bytes(self) -> int:
         """Bytes of all files together."""
         return sum(self.file_bytes)
+
+    @property
+    def generation_bytes(self) -> int:
+        """What each kept commit takes: one more version of every mutable record."""
+        return sum(extent_bytes(record) for record in self.records if record.mutable)
 
     def body_offset(self, copy: int) -> int:
         """Byte offset of commit body 0 or 1 in the first volume's file."""
@@ -97,28 +106,31 @@ def plan_layout(
     volumes: Sequence[VolumeConfig],
     *,
     stripe_bytes: int = STRIPE_BYTES,
+    keep_generations: int = 0,
+    deal: tuple[int, ...] | None = None,
 ) -> Layout:
     """Place records on volumes: the same arguments always give the same layout.
 
-    Stripes are dealt in turn; each extent begins at the volume after the one where the last
-    extent ended, so that small records spread too. ValueError for names given twice, no records,
-    no volumes, or a stripe that is not whole pages.
+    Stripes are dealt in turn, or in the order of `deal` (indexes of volumes, as often as their
+    share asks for); each extent begins at the place in the deal after the one where the last
+    extent ended, so that small records spread too. `keep_generations` commits can be kept beside
+    the live one. ValueError for names given twice, no records, no volumes, or a stripe that is
+    not whole pages.
     """
-    _check_plan(records, volumes, stripe_bytes)
-    deal = tuple(range(len(volumes)))
-    body_bytes = round_up(
-        METADATA_LIMIT_BYTES + PAGE_BYTES + _BODY_ENTRY_BYTES * len(records), PAGE_BYTES
-    )
+    _check_plan(records, volumes, stripe_bytes, keep_generations)
+    deal = deal or tuple(range(len(volumes)))
+    one_commit = METADATA_LIMIT_BYTES + _BODY_ENTRY_BYTES * len(records)
+    body_bytes = round_up((1 + keep_generations) * one_commit + PAGE_BYTES, PAGE_BYTES)
     ends = [BODY_OFFSET + 2 * body_bytes] * len(volumes)
     first = 0
     extents = []
     for record in records:
-        pair = []
-        for _ in range(2 if record.mutable else 1):
-            pair.append(_place_extent(extent_bytes(record), deal, first, stripe_bytes, ends))
+        versions = []
+        for _ in range(2 + keep_generations if record.mutable else 1):
+            versions.append(_place_extent(extent_bytes(record), deal, first, stripe_bytes, ends))
         num_stripes = -(-extent_bytes(record) // stripe_bytes)
         first = (first + num_stripes) % len(deal)
-        extents.append(tuple(pair))
+        extents.append(tuple(versions))
     return Layout(
         records=tuple(records),
         extents=tuple(extents),
@@ -127,6 +139,7 @@ def plan_layout(
         block_bytes=min(BLOCK_BYTES, stripe_bytes),
         body_bytes=body_bytes,
         file_bytes=tuple(round_up(end, 64 * KIB) for end in ends),
+        keep_generations=keep_generations,
     )
 
 
@@ -143,6 +156,8 @@ def validate_layout(layout: Layout) -> None:
         [(0, BODY_OFFSET + 2 * layout.body_bytes)] for _ in layout.file_bytes
     ]
     for record, extents in zip(layout.records, layout.extents, strict=True):
+        if len(extents) < (2 + layout.keep_generations if record.mutable else 1):
+            raise ValueError(f"record {record.name!r} has only {len(extents)} extents")
         for extent in extents:
             _validate_extent(layout, record, extent)
             for volume, (start, length) in enumerate(
@@ -159,7 +174,9 @@ def validate_layout(layout: Layout) -> None:
 def _validate_extent(layout: Layout, record: RecordSpec, extent: Extent) -> None:
     if len(extent.starts) != layout.num_volumes or len(extent.lengths) != layout.num_volumes:
         raise ValueError(f"record {record.name!r}: an extent does not name every volume")
-    wanted = _share_lengths(extent_bytes(record), layout.deal, extent.first, layout.stripe_bytes)
+    wanted = _share_lengths(
+        extent_bytes(record), layout.deal, extent.first, layout.stripe_bytes, layout.num_volumes
+    )
     for volume in range(layout.num_volumes):
         start, length = extent.starts[volume], extent.lengths[volume]
         if length < wanted[volume] or start % PAGE_BYTES:
@@ -169,8 +186,13 @@ def _validate_extent(layout: Layout, record: RecordSpec, extent: Extent) -> None
 
 
 def _check_plan(
-    records: Sequence[RecordSpec], volumes: Sequence[VolumeConfig], stripe_bytes: int
+    records: Sequence[RecordSpec],
+    volumes: Sequence[VolumeConfig],
+    stripe_bytes: int,
+    keep_generations: int,
 ) -> None:
+    if keep_generations < 0:
+        raise ValueError(f"a store cannot keep {keep_generations} commits; wanted 0 or more")
     names = [record.name for record in records]
     if not names or not volumes:
         raise ValueError(f"a store needs records and volumes; got {len(names)} and {len(volumes)}")
@@ -187,7 +209,7 @@ def _place_extent(
     num_bytes: int, deal: tuple[int, ...], first: int, stripe_bytes: int, ends: list[int]
 ) -> Extent:
     """Append one extent to the files that end at `ends`, which move on."""
-    lengths = _share_lengths(num_bytes, deal, first, stripe_bytes)
+    lengths = _share_lengths(num_bytes, deal, first, stripe_bytes, len(ends))
     starts = []
     for volume, length in enumerate(lengths):
         start = round_up(ends[volume], _alignment(length)) if length else ends[volume]
@@ -204,12 +226,12 @@ def _alignment(length: int) -> int:
 
 
 def _share_lengths(
-    num_bytes: int, deal: tuple[int, ...], first: int, stripe_bytes: int
+    num_bytes: int, deal: tuple[int, ...], first: int, stripe_bytes: int, num_volumes: int
 ) -> list[int]:
     """Bytes of a record of `num_bytes` that fall to each volume."""
     full, rest = divmod(num_bytes, stripe_bytes)
     lengths = [
-        _stripes_before(deal, first, full, volume) * stripe_bytes for volume in range(max(deal) + 1)
+        _stripes_before(deal, first, full, volume) * stripe_bytes for volume in range(num_volumes)
     ]
     if rest:
         lengths[_volume_of_stripe(deal, first, full)] += rest

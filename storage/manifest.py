@@ -39,6 +39,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "stripe_bytes": layout.stripe_bytes,
         "block_bytes": layout.block_bytes,
         "body_bytes": layout.body_bytes,
+        "keep_generations": layout.keep_generations,
         "description": dict(manifest.description),
     }
     head = json.dumps(values, indent=1)
@@ -86,6 +87,7 @@ def _read_values(values: dict[str, Any]) -> Manifest:
         block_bytes=values["block_bytes"],
         body_bytes=values["body_bytes"],
         file_bytes=tuple(values["file_bytes"]),
+        keep_generations=values["keep_generations"],
     )
     validate_layout(layout)
     return Manifest(

@@ -1,12 +1,14 @@
 """What a store holds when it is opened: its last commit, found and checked."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .commit import Version, read_body, read_superblock, read_versions
+from .body import Commit, CommitBody, LiveRecord
+from .commit import Version, read_body, read_superblocks, read_versions
 from .drives import DriveSet
-from .errors import Corrupt
+from .errors import Corrupt, NotCommitted
+from .operation import Target
 from .superblock import Superblock
-from .trailer import CommitBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +25,39 @@ def read_last_commit(drives: DriveSet) -> LastCommit:
 
     A torn superblock was never a commit, so the one before it counts. Anything else that does not
     fit is damage, not a crash, and raises Corrupt: falling back silently would lose a commit that
-    was promised to be durable. Raises NotCommitted for a store that has no commit.
+    was promised to be durable. Kept commits are checked when they are used, not here. Raises
+    NotCommitted for a store that has no commit.
     """
-    first, patience = drives.drives[0], drives.patience
-    uuid = drives.manifest.uuid
-    superblock = read_superblock(first, uuid, drives.manifest.name, patience)
-    body = read_body(first, drives.layout, superblock, patience)
-    targets = []
-    for index, entry in enumerate(body.live):
-        if entry is None:
-            continue
-        if not 0 <= entry.extent_index < len(drives.layout.extents[index]):
-            raise Corrupt(f"commit {superblock.generation} names extent {entry.extent_index}")
-        targets.append((index, entry, drives.target(index, entry.extent_index)))
-    versions = read_versions(targets, uuid, patience)
-    return LastCommit(superblock=superblock, body=body, versions=versions)
+    superblocks = find_superblocks(drives)
+    body = read_body(drives.drives[0], drives.layout, superblocks[0], drives.patience)
+    versions, problems = versions_of(drives, body.commit)
+    if problems:
+        raise problems[0]
+    return LastCommit(superblock=superblocks[0], body=body, versions=versions)
+
+
+def find_superblocks(drives: DriveSet) -> list[Superblock]:
+    """The whole superblocks, the newest first; NotCommitted when there is none."""
+    manifest = drives.manifest
+    found = read_superblocks(drives.drives[0], manifest.uuid, drives.patience)
+    if not found:
+        raise NotCommitted(
+            f"store {manifest.name!r} was created but nothing was ever committed to it; "
+            "remove it and create it again"
+        )
+    return found
+
+
+def versions_of(drives: DriveSet, commit: Commit) -> tuple[dict[int, Version], list[Corrupt]]:
+    """The versions that a commit names, by record index, and what is wrong with the others."""
+    targets = entries_of(drives, commit)
+    return read_versions(targets, drives.manifest.uuid, drives.patience)
+
+
+def entries_of(drives: DriveSet, commit: Commit) -> Sequence[tuple[int, LiveRecord, Target]]:
+    """Index, entry and place of every record that a commit has."""
+    return [
+        (index, entry, drives.target(index, entry.extent_index))
+        for index, entry in enumerate(commit.live)
+        if entry is not None
+    ]

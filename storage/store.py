@@ -8,42 +8,30 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from .checksum import hash_bytes
-from .commit import Version, sync_all, write_body, write_superblock
+from .body import Commit, encode_metadata
+from .commit import Version, read_versions
 from .config import VolumeConfig
 from .drives import DriveSet, OpenOptions, create_drives, open_drives
-from .errors import Corrupt, IoFailed, IoTimeout, Misuse, StoreError
+from .errors import Corrupt, IoFailed, IoTimeout, Misuse, NotCommitted, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
 from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, plan_layout
+from .ledger import CommitInfo, KeptCommit, Ledger
 from .operation import read_record, write_record
 from .record import RecordSpec
-from .recovery import LastCommit, read_last_commit
+from .recovery import LastCommit, read_last_commit, versions_of
 from .scrub import Progress, scrub
 from .session import Session
 from .stats import StorageStatus, StoreStats
-from .superblock import Superblock
-from .trailer import CommitBody, Trailer, encode_body, encode_metadata
+from .trailer import Trailer
 from .volume import OpenVolume, open_file_volume
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitInfo:
-    """A commit that is on the drives. `sync_seconds` is the part spent in sync and superblock."""
-
-    generation: int
-    step: int
-    num_records: int  # records written in this generation
-    seconds: float
-    sync_seconds: float
 
 
 class TensorStore:
@@ -54,10 +42,12 @@ class TensorStore:
         self._drives = drives
         self._records = {record.name: record for record in drives.layout.records}
         self._indexes = {name: i for i, name in enumerate(self._records)}
-        self._generations = Generations(drives.layout, dict(last.versions) if last else {})
-        self._superblock: Superblock | None = last.superblock if last else None
-        self._metadata = dict(last.body.metadata) if last else {}
-        self._written_before = list(last.body.written_bytes if last else [0] * len(drives.drives))
+        self._ledger = Ledger(
+            drives, last.body if last else None, last.superblock if last else None
+        )
+        self._generations = Generations(
+            drives.layout, dict(last.versions) if last else {}, self._ledger.pinned
+        )
         self._session = Session(read_only=read_only)
         self._under_way: set[IoFuture] = set()
         self._lock = threading.RLock()
@@ -74,17 +64,21 @@ class TensorStore:
         reserve_bytes: int | None = None,
         io_timeout_seconds: float = 60,
         stripe_bytes: int = STRIPE_BYTES,
+        keep_generations: int = 0,
         open_volume: OpenVolume = open_file_volume,
     ) -> Self:
         """Reserve the files of a new store in `<volume>/<name>/`: whole, or nothing is left.
 
         `description` (JSON values) is kept unchanged for life. `reserve_bytes` must stay free on
-        each file system (None: 2 GiB or 5 %, the larger). Raises NoSpace before anything is made,
+        each file system (None: 2 GiB or 5 %, the larger). Space for `keep_generations` kept commits
+        is reserved too (`keep`). Raises NoSpace before anything is made,
         Misuse when the store exists, Locked, StoreError for a volume that cannot be used.
         """
         drives = create_drives(
             volumes,
-            plan_layout(records, volumes, stripe_bytes=stripe_bytes),
+            plan_layout(
+                records, volumes, stripe_bytes=stripe_bytes, keep_generations=keep_generations
+            ),
             OpenOptions(io_timeout_seconds=io_timeout_seconds, open_volume=open_volume),
             name=name,
             description=dict(description or {}),
@@ -141,17 +135,18 @@ class TensorStore:
     @property
     def metadata(self) -> dict[str, Any]:
         """The metadata of the live commit; empty before the first."""
-        return dict(self._metadata)
+        live = self._ledger.live
+        return dict(live.metadata) if live else {}
 
     @property
     def generation(self) -> int:
         """Number of the live commit; 0 before the first."""
-        return self._superblock.generation if self._superblock else 0
+        return self._ledger.generation
 
     @property
     def step(self) -> int:
         """The step that the live commit was begun with; 0 before the first."""
-        return self._superblock.step if self._superblock else 0
+        return self._ledger.step
 
     def begin(self, step: int) -> None:
         """Open the working generation for writes of `step`, or go on with it in a further step.
@@ -168,18 +163,25 @@ class TensorStore:
         *,
         tensors: Sequence[str] | None = None,
         committed: bool = False,
+        generation: int | None = None,
     ) -> IoFuture:
         """Start to fill the slot with a record, or with the named tensors at their offsets.
 
         Reads the newest version: one written since the last commit (after a write that is under
-        way), else the committed one; with `committed` always the latter. Checksums are verified:
-        the future raises Corrupt. Raises KeyError, NotCommitted and Misuse (slot) at once.
+        way), else the committed one; with `committed` always the latter, with `generation` that of
+        the live or a kept commit. Checksums are verified: the future raises Corrupt. Raises
+        KeyError, NotCommitted, Corrupt (trailer of a kept commit) and Misuse (slot) at once.
         """
         index = self._indexes[record]
         _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
+        kept = None if generation is None else self._version(index, generation)
         with self._lock:
             self._session.check_open()
-            extent = self._generations.extent_to_read(index, committed=committed)
+            extent = (
+                self._generations.extent_to_read(index, committed=committed)
+                if kept is None
+                else kept.extent_index
+            )
             future = self._future(f"read of record {record!r}", slot, "nvme_read")
             before = self._generations.add_reader(index, extent, future)
         start = partial(
@@ -188,7 +190,7 @@ class TensorStore:
             slot,
             future,
             tensors=tensors,
-            trailer=lambda: self._generations.on_disk(index, extent).trailer,
+            trailer=lambda: (kept or self._generations.on_disk(index, extent)).trailer,
         )
         start_after(before, future, start, inherit_failure=True)
         return future
@@ -233,22 +235,43 @@ class TensorStore:
         with self._commit_lock:
             start = time.monotonic()
             step = self._await_writes()
-            superblock = self._write_body(step, metadata)
-            sync_start = time.monotonic()
-            self._make_live(superblock)
+            versions = self._generations.committed | self._generations.working
+            live = [
+                versions[i].entry() if i in versions else None for i in range(len(self._records))
+            ]
+            generation = self.generation + 1
+            commit = Commit(generation=generation, step=step, metadata=dict(metadata), live=live)
+            sync_seconds = self._flip(commit, self._ledger.kept)
             with self._lock:
                 num_records = len(self._generations.working)
                 self._generations.settle(committed=True)
-                self._superblock = superblock
-                self._metadata = dict(metadata)
-            now = time.monotonic()
         return CommitInfo(
-            generation=superblock.generation,
+            generation=generation,
             step=step,
             num_records=num_records,
-            seconds=now - start,
-            sync_seconds=now - sync_start,
+            seconds=time.monotonic() - start,
+            sync_seconds=sync_seconds,
         )
+
+    def keep(self, generation: int) -> None:
+        """Keep a commit, durably, when others follow: its extents are not written any more.
+
+        The live commit can be kept, no older one. Misuse when the store keeps as many as it was
+        made for, NotCommitted when the commit is not there.
+        """
+        with self._commit_lock:
+            kept = self._ledger.with_kept(generation)
+            self._change_kept(kept)
+
+    def release(self, generation: int) -> None:
+        """Stop keeping a commit, durably; no other commit is touched. NotCommitted if not kept."""
+        with self._commit_lock:
+            kept = self._ledger.without_kept(generation)
+            self._change_kept(kept)
+
+    def commits(self) -> list[KeptCommit]:
+        """The commits that can be read, the oldest first, each with its price in bytes."""
+        return self._ledger.summary()
 
     def abort(self) -> None:
         """Forget everything since the last commit, a failed write too."""
@@ -257,18 +280,25 @@ class TensorStore:
             self._generations.settle(committed=False)
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """Read every committed record and check it; the problems found, in words.
+        """Read every committed record, of kept commits too, and check it; what is wrong, in words.
 
         `progress` hears of the bytes done and the bytes in all, record by record.
         """
         with self._lock:
             self._session.check_open()
-            versions = sorted(self._generations.committed.items())
+            versions = {
+                (i, one.extent_index): one for i, one in self._generations.committed.items()
+            }
+        problems = []
+        for commit in self._ledger.kept:
+            found, damaged = versions_of(self._drives, commit)
+            problems += [f"kept commit {commit.generation}: {error}" for error in damaged]
+            versions |= {(i, one.extent_index): one for i, one in found.items()}
         targets = [
-            (self._drives.target(index, version.extent_index), version.trailer)
-            for index, version in versions
+            (self._drives.target(*place), version.trailer)
+            for place, version in sorted(versions.items())
         ]
-        return scrub(targets, self._drives.patience, progress)
+        return problems + scrub(targets, self._drives.patience, progress)
 
     def stats(self) -> StoreStats:
         """What was moved since the store was opened."""
@@ -283,7 +313,7 @@ class TensorStore:
             num_records=len(self._records),
             total_bytes=self._drives.layout.total_bytes,
             read_only=self._session.read_only,
-            volumes=self._drives.statuses(self._written_before),
+            volumes=self._drives.statuses(self._ledger.written_bytes()),
         )
 
     def close(self) -> None:
@@ -317,46 +347,48 @@ class TensorStore:
         self._session.check_writable()
         return step
 
-    def _write_body(self, step: int, metadata: Mapping[str, Any]) -> Superblock:
-        generation = self.generation + 1
-        versions = self._generations.committed | self._generations.working
-        written = zip(self._written_before, self._drives.written_bytes(), strict=True)
-        body = encode_body(
-            CommitBody(
-                metadata=metadata,
-                live=[
-                    versions[i].entry() if i in versions else None
-                    for i in range(len(self._records))
-                ],
-                written_bytes=[before + now for before, now in written],
-            )
-        )
-        copy = generation % 2
-        layout, patience = self._drives.layout, self._drives.patience
+    def _change_kept(self, kept: Sequence[Commit]) -> None:
+        with self._lock:
+            self._session.check_writable()
+        live = self._ledger.live
+        if live is not None and kept is not self._ledger.kept:
+            self._flip(live, kept)
+
+    def _flip(self, live: Commit, kept: Sequence[Commit]) -> float:
+        """Make this what the store holds; the seconds spent in sync and superblock."""
         try:
-            write_body(self._drives.drives[0], layout, body, copy, patience)
+            superblock = self._ledger.write_body(live, kept)
         except (Corrupt, IoFailed) as error:
             self._session.failed(error)
             raise
         except BaseException as error:  # it may still land, in the area of the next attempt
-            self._refuse_writes(generation, error)
+            self._refuse_writes(live.generation, error)
             raise
-        return Superblock(
-            uuid=self._drives.manifest.uuid,
-            generation=generation,
-            step=step,
-            body_hash=hash_bytes(body),
-            body_bytes=len(body),
-            body_copy=copy,
-        )
-
-    def _make_live(self, superblock: Superblock) -> None:
+        start = time.monotonic()
         try:
-            sync_all(self._drives.drives, self._drives.patience)
-            write_superblock(self._drives.drives[0], superblock, self._drives.patience)
+            self._ledger.flip(superblock, live, kept)
         except BaseException as error:
-            self._refuse_writes(superblock.generation, error)
+            self._refuse_writes(live.generation, error)
             raise
+        return time.monotonic() - start
+
+    def _version(self, index: int, generation: int) -> Version:
+        """A record as a commit has it, its trailer read where it is not known yet."""
+        commit = self._ledger.find(generation)
+        entry = commit.live[index]
+        if entry is None:
+            name = self._drives.layout.records[index].name
+            raise NotCommitted(f"record {name!r} was not yet written in commit {generation}")
+        known = self._generations.left_in(index, entry.extent_index)
+        if known is not None and known.trailer_hash == entry.trailer_hash:
+            return known
+        target = self._drives.target(index, entry.extent_index)
+        found, problems = read_versions(
+            [(index, entry, target)], self._drives.manifest.uuid, self._drives.patience
+        )
+        if problems:
+            raise problems[0]
+        return found[index]
 
     def _refuse_writes(self, generation: int, error: BaseException) -> None:
         why = f"commit {generation} failed: {error}; open the store again"
@@ -406,7 +438,7 @@ class TensorStore:
             future.give_up(IoTimeout(f"{future.label}: still inside the drive at close"))
 
     def _logged(self, what: str) -> Self:
-        for volume in self._drives.statuses(self._written_before):
+        for volume in self._drives.statuses(self._ledger.written_bytes()):
             log.info(
                 "store %s %s: volume %s, %s I/O (asked: %s): %s",
                 self._drives.manifest.name,

@@ -11,11 +11,11 @@ from uuid import UUID
 from .errors import Incompatible
 from .record import PAGE_BYTES
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _HEADER_MAGIC = b"HEADRACE"
 _SUPERBLOCK_MAGIC = b"HRCOMMIT"
 _HEADER = struct.Struct("<8sI4x16sIIQ")
-_SUPERBLOCK = struct.Struct("<8sI4x16sQQQII")
+_SUPERBLOCK = struct.Struct("<8sI4x16sQQQIIQ")
 _CRC = struct.Struct("<I")
 
 
@@ -31,14 +31,18 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superblock:
-    """One commit: its generation, and the commit body that lists what is live."""
+    """One flip: the generation that is live from it on, and the commit body that lists it all.
+
+    `sequence` grows with every flip, `generation` only with those that commit something new.
+    """
 
     uuid: UUID
+    sequence: int
     generation: int
     step: int
     body_hash: int  # xxh3_64 of the body
     body_bytes: int
-    body_copy: int
+    body_copy: int  # of body and superblock: 0 or 1
 
 
 def seal_page(content: bytes, num_bytes: int = PAGE_BYTES) -> bytes:
@@ -94,19 +98,21 @@ def encode_superblock(superblock: Superblock) -> bytes:
             superblock.body_hash,
             superblock.body_bytes,
             superblock.body_copy,
+            superblock.sequence,
         )
     )
 
 
 def decode_superblock(page: bytes) -> Superblock | None:
     """Read a superblock page; None for one that was never written, torn, or of another kind."""
-    magic, version, uuid, generation, step, body_hash, body_bytes, copy = _SUPERBLOCK.unpack_from(
-        page
+    magic, version, uuid, generation, step, body_hash, body_bytes, copy, sequence = (
+        _SUPERBLOCK.unpack_from(page)
     )
     if magic != _SUPERBLOCK_MAGIC or version != FORMAT_VERSION or not is_sealed(page):
         return None
     return Superblock(
         uuid=UUID(bytes=uuid),
+        sequence=sequence,
         generation=generation,
         step=step,
         body_hash=body_hash,

@@ -20,7 +20,24 @@ UPLOAD_PURPOSES = ("fine-tune",)
 MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000  # the range of the OpenAI API
 
 
-@router.post("")
+UPLOAD_FORM = {
+    "type": "object",
+    "required": ["purpose", "file"],
+    "properties": {
+        "purpose": {"type": "string", "enum": list(UPLOAD_PURPOSES)},
+        "file": {"type": "string", "format": "binary"},
+        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        "expires_after[seconds]": {
+            "type": "integer",
+            "minimum": MIN_EXPIRY_SECONDS,
+            "maximum": MAX_EXPIRY_SECONDS,
+        },
+    },
+}
+UPLOAD_BODY = {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD_FORM}}}
+
+
+@router.post("", openapi_extra={"requestBody": UPLOAD_BODY})  # read as it comes, so told by hand
 async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
     """Take a file in: multipart parts `purpose`, `file`, `expires_after[…]`."""
     settings = daemon.settings

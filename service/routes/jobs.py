@@ -1,14 +1,14 @@
 """/v1/fine_tuning: jobs, what may be done to them, their checkpoints, plans."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from ..contract import Daemon
 from ..creation import Creation
-from ..jobs import IllegalMove, JobRecord, check_move
+from ..jobs import IllegalMove, JobRecord, Status, check_move
 from ..schemas import CreateJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
 from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
@@ -62,19 +62,13 @@ def retrieve(job_id: str, request: Request, daemon: TheDaemon) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """End a job for good."""
-    job = await daemon.journal.call(require_job, daemon, job_id)
-    check_move(job_id, job.status, "cancelled")
-    await daemon.stop_job(job_id, "cancel")
-    return await daemon.journal.call(_shown_now, daemon, job_id)
+    return await _stop(daemon, job_id, "cancel", "cancelled")
 
 
 @router.post("/jobs/{job_id}/pause")
 async def pause(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """Stop a job so that it can go on exactly where it was."""
-    job = await daemon.journal.call(require_job, daemon, job_id)
-    check_move(job_id, job.status, "paused")
-    await daemon.stop_job(job_id, "pause")
-    return await daemon.journal.call(_shown_now, daemon, job_id)
+    return await _stop(daemon, job_id, "pause", "paused")
 
 
 @router.post("/jobs/{job_id}/resume")
@@ -100,6 +94,15 @@ def list_checkpoints(
     except KeyError:
         raise unknown_after(after) from None
     return page([checkpoint_object(checkpoint) for checkpoint in checkpoints], limit)
+
+
+async def _stop(
+    daemon: Daemon, job_id: str, reason: Literal["cancel", "pause"], status: Status
+) -> dict[str, Any]:
+    job = await daemon.journal.call(require_job, daemon, job_id)
+    check_move(job_id, job.status, status)
+    await daemon.stop_job(job_id, reason)
+    return await daemon.journal.call(_shown_now, daemon, job_id)
 
 
 def _shown_now(daemon: Daemon, job_id: str) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """/v1/models: what a job can start from."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 
 from ..contract import Daemon
 from ..errors import ApiError, not_found
+from ..logs import get_logger
 from ..model_names import NamedModel, find_model, known_models
 from ..shapes import model_object
 from .common import TheDaemon
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
+
+log = get_logger("headrace.api")
 
 
 @router.get("")
@@ -40,7 +42,12 @@ def delete(name: str, daemon: TheDaemon) -> dict[str, Any]:
         message = f"Model {name!r} is in use by {', '.join(users)}; cancel that first."
         raise ApiError(400, message, param="model", code="model_in_use")
     daemon.journal.remove_model(name)
-    shutil.rmtree(Path(made.path), ignore_errors=True)
+    try:
+        shutil.rmtree(made.path)
+    except FileNotFoundError:
+        log.info("the deleted model had no folder any more", model=name, path=made.path)
+    except OSError as e:
+        log.warning("a deleted model's folder stays", model=name, path=made.path, reason=str(e))
     return {"id": model.name, "object": "model", "deleted": True}
 
 

@@ -34,7 +34,9 @@ def main() -> int:
     task = arguments.work_dir / "task.json"
     task.write_text(json.dumps(config.to_dict()))
     command = [sys.executable, "-m", "bench.memory_budget", "--child", str(task)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE)
+    if done.returncode:
+        return done.returncode  # what went wrong is on its stderr, which is ours
     measured = json.loads(done.stdout)
     budget = arguments.device_mib + arguments.host_mib
     steps, plan = measured.pop("steps"), measured.pop("plan")

@@ -144,6 +144,24 @@ def test_a_base_model_is_not_deleted(client: httpx2.Client) -> None:
     assert client.get("/v1/models/base").status_code == 200
 
 
+def test_a_deleted_model_takes_its_folder_along_or_the_log_says_why_not(
+    client: httpx2.Client, daemon: FakeDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = daemon.journal.add_job(some_job())
+    daemon.journal.move(maker.id, "cancelled")
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    file.touch()  # nothing that can be removed as a folder
+    for path in (folder, file):
+        name = f"ft:{path.name}"
+        daemon.journal.add_model(name=name, path=str(path), job_id=maker.id)
+        assert client.delete(f"/v1/models/{name}").json()["deleted"]
+        assert client.get(f"/v1/models/{name}").status_code == 404
+    assert not folder.exists() and file.exists()
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "folder stays" in said
+
+
 def test_a_model_in_use_is_not_deleted(
     client: httpx2.Client, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -175,6 +193,17 @@ def test_a_token_is_wanted_everywhere_once_it_exists(tmp_path: Path) -> None:
         for path in ("/", "/openapi.json", "/nowhere"):
             assert client.get(path).status_code == 401
         assert token not in json.dumps(client.get("/status").json())
+
+
+def test_the_api_description_tells_what_is_really_answered(client: httpx2.Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path, verbs in paths.items():
+        for verb, operation in verbs.items():
+            assert "422" not in operation["responses"], f"{verb} {path}: nothing answers 422"
+            said = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
+            assert "error" in said["required"], f"{verb} {path}"
+    form = paths["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(form["required"]) == {"purpose", "file"}
 
 
 def test_without_a_token_other_origins_are_kept_out(client: httpx2.Client) -> None:

@@ -221,3 +221,11 @@ def test_site_without_a_gpu_splits_memory_and_needs_no_driver() -> None:
     site = Site(device="cpu", device_bytes=None, host_bytes=None, volumes=("/",))
     assert site.box().host_bytes > 0
     assert isinstance(list(gpus()), list)
+
+
+def test_a_daemon_set_to_cuda_without_a_gpu_says_so(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.service.site.gpus", lambda: ())
+    error = refusal(model_dir, write_rows(tmp_path / "t.jsonl", 3), site={"device": "cuda"})
+    assert (error.code, error.status) == ("no_device", 503) and "no GPU" in error.message

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage import PAGE_BYTES, Incompatible, RecordSpec, VolumeConfig, plan_layout
+from headrace.storage.body import Commit, CommitBody, LiveRecord, decode_body, encode_body
 from headrace.storage.manifest import Manifest, decode_manifest, encode_manifest
 from headrace.storage.superblock import (
     Header,
@@ -19,15 +20,7 @@ from headrace.storage.superblock import (
     encode_header,
     encode_superblock,
 )
-from headrace.storage.trailer import (
-    CommitBody,
-    LiveRecord,
-    Trailer,
-    decode_body,
-    decode_trailer,
-    encode_body,
-    encode_trailer,
-)
+from headrace.storage.trailer import Trailer, decode_trailer, encode_trailer
 from store_cases import small_records
 
 u32 = st.integers(0, 2**32 - 1)
@@ -35,6 +28,7 @@ u64 = st.integers(0, 2**64 - 1)
 superblocks = st.builds(
     Superblock,
     uuid=st.uuids(),
+    sequence=u64,
     generation=u64,
     step=u64,
     body_hash=u64,
@@ -110,21 +104,25 @@ def test_a_trailer_comes_back(num_tensors: int) -> None:
     assert decode_trailer(bytes(len(pages))) is None
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    st.dictionaries(st.text(), json_values, max_size=4),
-    st.lists(st.none() | live_records, max_size=5),
-    st.lists(u64, max_size=3),
+commits = st.builds(
+    Commit,
+    generation=u64,
+    step=u64,
+    metadata=st.dictionaries(st.text(), json_values, max_size=4),
+    live=st.lists(st.none() | live_records, max_size=5),
 )
-def test_a_commit_body_comes_back(
-    metadata: dict[str, object], live: list[LiveRecord | None], written: list[int]
-) -> None:
-    body = CommitBody(metadata=metadata, live=live, written_bytes=written)
+
+
+@settings(max_examples=50, deadline=None)
+@given(commits, st.lists(commits, max_size=2), st.lists(u64, max_size=3))
+def test_a_commit_body_comes_back(commit: Commit, kept: list[Commit], written: list[int]) -> None:
+    body = CommitBody(commit=commit, kept=kept, written_bytes=written)
     assert decode_body(encode_body(body)) == body
 
 
 def test_a_commit_body_of_another_shape_is_refused() -> None:
-    for text in (b"{}", b'{"metadata":{},"records":[[1]],"written_bytes":[]}', b"\x00"):
+    short = b'{"commits":[{"generation":1,"step":1,"metadata":{},"records":[[1]]}]}'
+    for text in (b"{}", b'{"commits":[],"written_bytes":[]}', short, b"\x00"):
         with pytest.raises(ValueError):
             decode_body(text)
 
@@ -141,14 +139,14 @@ def manifest() -> Manifest:
 def test_a_manifest_comes_back(manifest: Manifest) -> None:
     encoded = encode_manifest(manifest)
     assert decode_manifest(encoded, where="here") == manifest
-    assert json.loads(encoded)["version"] == 1
+    assert json.loads(encoded)["version"] == 2
 
 
 @pytest.mark.parametrize(
     ("key", "value", "match"),
     [
         ("format", "other", "is not a Headrace manifest"),
-        ("version", 2, "version 2; this Headrace reads version 1"),
+        ("version", 1, "version 1; this Headrace reads version 2"),
         ("uuid", "x", "damaged"),
         ("records", [{}], "damaged"),
         ("file_bytes", [10, 10], "leaves the file"),
@@ -170,7 +168,9 @@ def test_pages_are_laid_out_as_the_documentation_says() -> None:
         Header(uuid=uuid, volume_index=5, num_volumes=6, manifest_hash=0x1122334455667788)
     )
     superblock = encode_superblock(
-        Superblock(uuid=uuid, generation=7, step=8, body_hash=9, body_bytes=10, body_copy=1)
+        Superblock(
+            uuid=uuid, sequence=11, generation=7, step=8, body_hash=9, body_bytes=10, body_copy=1
+        )
     )
     [record] = small_records(1)
     trailer = encode_trailer(
@@ -181,13 +181,14 @@ def test_pages_are_laid_out_as_the_documentation_says() -> None:
     )
     assert (header[:8], superblock[:8], trailer[:8]) == (b"HEADRACE", b"HRCOMMIT", b"HRRECORD")
     for page in (header, superblock, trailer):
-        assert _number(page, 8, 4) == 1
+        assert _number(page, 8, 4) == 2
         assert page[16:32] == uuid.bytes
         assert _number(page, 4092, 4) == zlib.crc32(page[:4092])
     assert [_number(header, at, 4) for at in (32, 36)] == [5, 6]
     assert _number(header, 40, 8) == 0x1122334455667788
     assert [_number(superblock, at, 8) for at in (32, 40, 48)] == [7, 8, 9]
     assert [_number(superblock, at, 4) for at in (56, 60)] == [10, 1]
+    assert _number(superblock, 64, 8) == 11
     assert [_number(trailer, at, 4) for at in (32, 36, 64)] == [1, 0, 2]
     assert [_number(trailer, at, 8) for at in (40, 48, 56)] == [2, 3, record.padded_bytes]
     assert [_number(trailer, at, 8) for at in (72, 80)] == [4, 2**63]

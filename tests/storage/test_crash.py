@@ -19,6 +19,7 @@ from store_cases import content_of, fill, payload, small_records, volumes_in
 
 NUM_COMMITS = 12
 NUM_RECORDS = 10
+KEPT = (2, 3, 7)
 
 
 def _contents(records: Sequence[RecordSpec], slot: HostSlot) -> list[dict[str, bytes]]:
@@ -51,7 +52,17 @@ def _run_workload(
         states.append({**(states[-1] or {}), **{one.name: commit for one in chosen}})
         store.commit({"commit": commit})
         disk.mark(commit)
+        if commit in KEPT:
+            _keep(store, commit)
+            disk.mark(commit)
     return states
+
+
+def _keep(store: TensorStore, commit: int) -> None:
+    """Keep a commit, in place of the one kept before."""
+    for kept in [one.generation for one in store.commits() if one.kept]:
+        store.release(kept)
+    store.keep(commit)
 
 
 def _write(store: TensorStore, slot: HostSlot, records: Sequence[RecordSpec], value: int) -> None:
@@ -66,12 +77,18 @@ def test_every_power_loss_leaves_a_whole_commit(tmp_path: Path, slot: HostSlot) 
     contents = _contents(records, slot)
     disk = CrashDisk()
     with TensorStore.create(
-        volumes, records, name="job", reserve_bytes=0, stripe_bytes=8192, open_volume=disk.open
+        volumes,
+        records,
+        name="job",
+        reserve_bytes=0,
+        stripe_bytes=8192,
+        keep_generations=1,
+        open_volume=disk.open,
     ) as store:
         disk.mark(0)
         states = _run_workload(store, disk, slot)
     num_points = 0
-    seen = set()
+    seen, kept_seen = set(), set()
     for point in disk.crash_points(("dropped", "torn")):
         if point.mark is None:
             continue  # creation: the manifest is not there yet, so neither is the store
@@ -79,11 +96,15 @@ def test_every_power_loss_leaves_a_whole_commit(tmp_path: Path, slot: HostSlot) 
         disk.files = point.files
         found = _reopen(volumes, disk, slot)
         assert found in (point.mark, point.mark + 1), point.label  # type: ignore[operator]
-        if state := states[found]:
+        for generation, content in _readable(volumes, disk, slot).items():
+            state = states[generation] or {}
             wanted = {name: contents[value][name] for name, value in state.items()}
-            assert _content(volumes, disk, slot) == wanted, point.label
+            assert content == wanted, f"{point.label}: commit {generation}"
+            if generation != found:
+                kept_seen.add(generation)
         seen.add(found)
     assert seen == set(range(NUM_COMMITS + 1))
+    assert kept_seen == set(KEPT)
     assert num_points > 500
     print(f"{num_points} crash points")
 
@@ -98,9 +119,22 @@ def _reopen(volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot) ->
         return 0
 
 
-def _content(volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot) -> dict[str, bytes]:
-    with TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open) as store:
-        return content_of(store, slot)
+def _readable(
+    volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot
+) -> dict[int, dict[str, bytes]]:
+    """What every commit that the store offers has, live or kept, by its number."""
+    content: dict[int, dict[str, bytes]] = {}
+    try:
+        store = TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open)
+    except NotCommitted:
+        return content
+    with store:
+        for commit in store.commits():
+            found = content.setdefault(commit.generation, {})
+            for name, record in store.records.items():
+                store.read_into(name, slot, generation=commit.generation).result()
+                found[name] = payload(slot, record)
+    return content
 
 
 def test_work_goes_on_after_a_power_loss(tmp_path: Path, slot: HostSlot) -> None:

@@ -339,8 +339,8 @@ def test_a_foreign_file_and_another_version_are_named(
     store.commit({})
     store.close()
     data = volumes[0].path / "job" / "data.bin"
-    _overwrite(data, 8, (2).to_bytes(4, "little"))
-    with pytest.raises(Incompatible, match="version 2; this Headrace reads version 1"):
+    _overwrite(data, 8, (1).to_bytes(4, "little"))
+    with pytest.raises(Incompatible, match="version 1; this Headrace reads version 2"):
         TensorStore.open(volumes, name="job")
     _overwrite(data, 0, b"somebody")
     with pytest.raises(Incompatible, match="not a Headrace store"):
@@ -355,8 +355,8 @@ def test_a_manifest_of_another_version_or_changed_by_hand_is_refused(
     store.close()
     path = volumes[0].path / "job" / "manifest.json"
     text = path.read_text()
-    path.write_text(text.replace('"version": 1', '"version": 9'))
-    with pytest.raises(Incompatible, match="version 9; this Headrace reads version 1"):
+    path.write_text(text.replace('"version": 2', '"version": 9'))
+    with pytest.raises(Incompatible, match="version 9; this Headrace reads version 2"):
         TensorStore.open(volumes, name="job")
     path.write_text(text.replace("layers.0", "layers.7"))
     with pytest.raises(Incompatible, match="manifest was changed"):
