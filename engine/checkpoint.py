@@ -13,7 +13,7 @@ class LoopState:
     """Where the loop stands after `step` steps. The data cursor is the step itself.
 
     `updates` counts steps that changed the weights (skipped ones do not), `last_norm` is the
-    gradient norm that clip mode `lagged` uses next.
+    gradient norm that clip mode `lagged` uses next, `clipped_last` what the way `auto` bets on.
     """
 
     step: int = 0
@@ -21,12 +21,15 @@ class LoopState:
     skipped_in_row: int = 0
     trained_tokens: int = 0
     last_norm: float | None = None
+    clipped_last: bool = True  # a first step usually clips: do not bet on the contrary
     last_loss: float | None = None
     last_eval_loss: float | None = None
 
-    def to_metadata(self, config: TrainConfig) -> dict[str, Any]:
-        """What a commit carries: the loop's state and the numerics key it belongs to."""
-        return {"loop": asdict(self), "numerics_key": config.numerics_key}
+    def to_metadata(
+        self, config: TrainConfig, report: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What a commit carries: the loop's state, its numerics key and the step's report."""
+        return {"loop": asdict(self), "numerics_key": config.numerics_key, "report": report}
 
     @classmethod
     def of(cls, store: TensorStore, config: TrainConfig) -> Self:

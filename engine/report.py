@@ -62,7 +62,7 @@ class StepReport:
     forward_seconds: float
     backward_seconds: float
     optimizer_seconds: float
-    commit_seconds: float  # of the newest commit before this report: a step reports, then commits
+    commit_seconds: float  # of this step's commit, part of step_seconds; 0 without one
     stall_read_seconds: float  # compute waited for a layer to arrive
     stall_write_seconds: float  # a layer waited for a slot whose write was not finished
     links: dict[str, LinkReport]

@@ -5,19 +5,16 @@ the same fp32 operations in the same order, correctly rounded division and squar
 fused multiply-add (`enable_fp_fusion=False`).
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_jit: Any = triton.jit  # without types
 _BLOCK = 1024
 _NORM_BLOCK = 4096
 
 
-@_jit
+@triton.jit
 def _adamw_kernel(
     hi_ptr,
     lo_ptr,
@@ -57,7 +54,7 @@ def _adamw_kernel(
     tl.store(v_ptr + offsets, v, mask=mask)
 
 
-@_jit
+@triton.jit
 def _round_kernel(source_ptr, target_ptr, sums_ptr, n, BLOCK: tl.constexpr):
     block = tl.program_id(0).to(tl.int64)
     offsets = block * BLOCK + tl.arange(0, BLOCK)

@@ -25,7 +25,7 @@ from headrace.storage import (
 
 from .config import TrainConfig
 from .layer import LayerModule
-from .model import ModelSpec
+from .model import ModelSpec, RecordLayout
 from .plan import Plan
 from .sizes import Tier, kept_grad_bytes, state_bytes
 from .state import state_record
@@ -128,6 +128,12 @@ class Workspace:
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
+
+    @staticmethod
+    def table_rows(layout: RecordLayout, table: Tensor) -> Tensor:
+        """The rows of `table` or its gradient that a piece holds, (rows, hidden)."""
+        (param,) = layout.params
+        return table[param.row_start : param.row_start + param.shape[0]]
 
     def close(self) -> None:
         """Free the arena; views of it must not be used any more."""

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from datasets import write_dataset
-from headrace.engine import RunEvent
 from runs import Run
 from tiny import make_tiny_llama
 
@@ -62,12 +61,10 @@ def test_state_in_host_memory_touches_the_drive_at_commits_alone(tmp_path: Path)
     model = make_tiny_llama(tmp_path / "model", tied=True, seed=2)
     dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
     run = Run(tmp_path, model, dataset, state_tier="host", commit_every_steps=2)
-    seen: list[RunEvent] = []
-    run.go(emit=seen.append)
-    writes = [step["links"]["nvme_write"]["payload_bytes"] for step in run.metrics()]
-    assert writes == [0] * 4  # the flush belongs to the commit, after the step's report
-    commits = [event for event in seen if event.type == "commit"]
-    assert [event.step for event in commits] == [2, 4]
-    (plan,) = [event.data for event in seen if event.type == "plan"]
-    state_bytes = plan["link_bytes"]["serial"]["d2h"]
-    assert [event.data["flushed_bytes"] for event in commits] == [state_bytes] * 2
+    run.go()
+    state_bytes = _plan(run)["link_bytes"]["serial"]["d2h"]
+    steps = [step["links"] for step in run.metrics()]
+    writes = [links["nvme_write"]["payload_bytes"] for links in steps]
+    assert writes == [0, state_bytes, 0, state_bytes]
+    assert [links["nvme_read"]["payload_bytes"] for links in steps] == [0] * 4
+    assert [event.step for event in run.events if event.type == "commit"] == [2, 4]

@@ -1,0 +1,108 @@
+"""The compute stage of a forward pass: embedding, layers and loss, over resident records."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .data import Microbatch
+from .head import LossSums, Targets, head_loss, targets_of
+from .layer import param_views
+from .model import RecordLayout
+from .mover import Mover
+from .pipeline import run_pass
+from .plan import Visit, step_visits
+from .state import StateViews, join_master, state_views
+from .workspace import RingSlot, Workspace
+
+
+def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microbatch]) -> LossSums:
+    """Loss sums of some microbatches: one forward pass over the layers, nothing kept."""
+    plan = work.plan
+    compute = ForwardCompute(work, microbatches)
+    visits = [
+        visit if visit.action != "head" else Visit(
+            record=visit.record, action="head", reads="weights", writes=False, phase="forward"
+        )
+        for visit in step_visits(work.spec, plan.tiers, (), "serial")
+        if visit.phase == "forward" or visit.action == "head"
+    ]  # fmt: skip
+    run_pass(visits, work.ring, read=mover.read, compute=compute.visit, write=mover.write)
+    return compute.sums
+
+
+class ForwardCompute:
+    """The compute stage of a forward pass over some microbatches."""
+
+    def __init__(self, work: Workspace, microbatches: Sequence[Microbatch]) -> None:
+        self.work = work
+        self.sums = LossSums.zero(work.device)
+        self.ids = [batch.ids.to(work.device) for batch in microbatches]
+        self.targets: list[Targets] = []
+        for batch in microbatches:
+            positions, wanted = targets_of(batch.labels)
+            self.targets.append((positions.to(work.device), wanted.to(work.device)))
+        self.positions = [work.module.positions(ids.shape[1]) for ids in self.ids]
+        self.hidden: list[Tensor] = []
+
+    @torch.no_grad()
+    def visit(self, visit: Visit, slot: RingSlot) -> None:
+        """Do what the visit says with the resident record, and say when the slot is free."""
+        if slot.ready is not None:
+            slot.ready.order()
+        layout = self.work.spec.records[visit.record]
+        getattr(self, f"_{visit.action}")(layout, visit, slot)
+        slot.done = self.work.transfer.fence()
+
+    def _load_table(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+        """Copy a piece of the embedding (or head) into the table; the last one starts forward."""
+        rows = self.work.table_rows(layout, self.work.table)
+        rows.copy_(self._weights(layout, slot).view_as(rows))
+        if layout is self.work.spec.of_kind("embedding")[-1]:
+            self.hidden = [torch.nn.functional.embedding(ids, self.work.table) for ids in self.ids]
+
+    _load_head = _load_table
+
+    def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+        weights = param_views(self._weights(layout, slot), layout)
+        for i, hidden in enumerate(self.hidden):
+            self.hidden[i] = self.work.module.forward_only(weights, hidden, self.positions[i])
+
+    def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+        for hidden, targets in zip(self.hidden, self.targets, strict=True):
+            head_loss(
+                self.work.module,
+                hidden,
+                targets,
+                norm_weight=self._norm_weight(layout, slot),
+                table=self.work.table,
+                chunk_tokens=self.work.config.loss_chunk_tokens,
+                sums=self.sums,
+            )
+
+    def _norm_weight(self, layout: RecordLayout, slot: RingSlot) -> Tensor:
+        (weight,) = param_views(self._weights(layout, slot), layout).values()
+        return weight
+
+    def _weights(self, layout: RecordLayout, slot: RingSlot, out: Tensor | None = None) -> Tensor:
+        """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
+        views = self._state(layout, slot)
+        if self.work.dtype == torch.bfloat16:
+            flat = views.hi if out is None else out.copy_(views.hi)
+        else:
+            flat = self._weights_buffer(layout) if out is None else out
+            join_master(views.hi, views.lo, flat)
+        # A table piece ends with alignment gaps that are not rows of the table.
+        return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
+
+    def _state(self, layout: RecordLayout, slot: RingSlot) -> StateViews:
+        """The record's components: at home on the device, or where the reader has put them."""
+        place = self.work.residents.get(layout.name, slot.device)
+        return state_views(place, self.work.records[layout.name])
+
+    def _weights_buffer(self, layout: RecordLayout) -> Tensor:
+        buffer = self.work.layer_weights
+        assert buffer is not None
+        if layout.num_elements <= buffer.numel():
+            return buffer[: layout.num_elements]
+        return torch.empty(layout.num_elements, device=self.work.device)

@@ -1,0 +1,65 @@
+"""Final gradients of a step: rounded once, counted in the norm, kept until their update."""
+
+import torch
+from torch import Tensor
+
+from .clip import round_and_square
+from .model import RecordLayout
+from .workspace import Workspace
+
+
+class Gradients:
+    """The final gradients of one step's records. Norm, factor and update all read these values."""
+
+    def __init__(self, work: Workspace) -> None:
+        self._work = work
+        self._squares: dict[str, Tensor] = {}
+
+    def finish(self, layout: RecordLayout, grad: Tensor) -> Tensor:
+        """Round the flat fp32 sum to the compute dtype, count it in the norm and bring it home."""
+        work = self._work
+        resident = work.resident_grads.get(layout.name)
+        if resident is not None:
+            kept = resident.tensor(work.dtype, grad.numel())
+        else:
+            kept = grad if work.dtype == torch.float32 else torch.empty_like(grad, dtype=work.dtype)
+        self._squares[layout.name] = round_and_square(grad, kept)
+        home = work.grad_homes.get(layout.name)
+        if home is not None:
+            copied = work.transfer.to_host(
+                kept, home.tensor(work.dtype, kept.numel()), after=work.transfer.fence()
+            )
+            copied.order()  # the accumulator is used again for the next layer
+        return kept
+
+    def kept(self, layout: RecordLayout) -> Tensor:
+        """The final gradient of a record, on the device, of its components' length."""
+        work = self._work
+        resident = work.resident_grads.get(layout.name)
+        if resident is not None:
+            return resident.tensor(work.dtype, layout.num_elements)
+        flat = torch.zeros(layout.num_elements, dtype=work.dtype, device=work.device)
+        if layout.name not in work.grad_homes:  # a table: its accumulator still holds it
+            rows = work.table_rows(layout, work.table_grad).view(-1)
+            flat[: rows.numel()] = rows
+            return flat
+        home = work.grad_homes[layout.name]
+        count = layout.num_params if layout.kind == "head" else layout.num_elements
+        work.transfer.to_device(
+            home.tensor(work.dtype, count), flat[:count], after=work.transfer.fence()
+        ).order()
+        return flat
+
+    def norm(self) -> Tensor:
+        """The global norm, a float64 scalar on the device: records added in the model's order."""
+        total = torch.zeros((), dtype=torch.float64, device=self._work.device)
+        for layout in self._work.spec.records:
+            total = total + self._squares[layout.name]
+        return total.sqrt()
+
+    def own_norm(self, layout: RecordLayout) -> Tensor:
+        """Norm of a layer's gradient alone; the pieces of a table count together."""
+        pieces = [layout]
+        if layout.kind in ("embedding", "head"):
+            pieces = list(self._work.spec.of_kind(layout.kind))
+        return torch.stack([self._squares[piece.name] for piece in pieces]).sum().sqrt()
