@@ -1,6 +1,6 @@
 """The commands that look: at the box, at the state on disk, at training rows, at speed."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -37,30 +37,6 @@ def doctor(
     raise typer.Exit(Exit.FAILED if any(c.verdict == "fail" for c in checks) else Exit.OK)
 
 
-def fsck(
-    name: Annotated[
-        list[str] | None, typer.Option(help="A store, the job's id; without it every one.")
-    ] = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    volume: Volumes = None,
-    as_json: Json = False,
-) -> None:
-    """Read every committed byte of the training state and verify its checksum. 1 if any is bad."""
-    from headrace.storage import VolumeConfig
-
-    settings = load_settings(config, data_dir=data_dir, volumes=volume or None)
-    volumes = [VolumeConfig.parse(text) for text in volumes_of(settings)]
-    findings = [check_store(volumes, store) for store in name or store_names(volumes)]
-    if as_json:
-        print_json(findings)
-    else:
-        rows = [[f["store"], "good" if not f["problems"] else "\n".join(f["problems"])]
-                for f in findings]  # fmt: skip
-        print_table(["store", "state"], rows, empty="no store on these volumes")
-    raise typer.Exit(Exit.FAILED if any(f["problems"] for f in findings) else Exit.OK)
-
-
 def volumes_of(settings: "Settings") -> list[str]:
     """The volumes; the default one is made, as the daemon would make it."""
     if not settings.volumes:
@@ -76,16 +52,3 @@ def store_names(volumes: "list[VolumeConfig]") -> list[str]:
             raise CliError(f"volume {volume.path} is not a directory; name it with --volume")
         found |= {path.name for path in volume.path.iterdir() if path.is_dir()}
     return sorted(name for name in found if not name.startswith("."))
-
-
-def check_store(volumes: "list[VolumeConfig]", name: str) -> dict[str, Any]:
-    """Verify one store: its generation and step, and what is wrong with it, nothing for good."""
-    from headrace.storage import StoreError, TensorStore
-
-    try:
-        with TensorStore.open(volumes, name=name, read_only=True) as store:
-            problems = [str(problem) for problem in store.verify() or []]
-            return {"store": name, "generation": store.generation, "step": store.step,
-                    "problems": problems}  # fmt: skip
-    except StoreError as error:
-        return {"store": name, "generation": None, "step": None, "problems": [str(error)]}

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+UNBROKEN_WIDTH = 10_000
+
 
 class Exit(IntEnum):
     """The exit codes of every command."""
@@ -31,8 +33,9 @@ class CliError(Exception):
 
 
 def console() -> Console:
-    """Where people read: standard output, plain when it is not a terminal."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Where people read: standard output; what is no terminal gets plain, unbroken lines."""
+    width = None if sys.stdout.isatty() else UNBROKEN_WIDTH
+    return Console(highlight=False, width=width)
 
 
 def print_json(value: Any) -> None:
@@ -46,8 +49,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
         console().print(empty)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for i, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=i == 0)  # ids are there to be copied
     for row in rows:
         table.add_row(*row)
     console().print(table)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,7 +13,7 @@ from fakes import MemoryDisk
 from headrace.storage import HostArena, Misuse, NotCommitted, TensorStore
 from store_cases import fill, payload, small_records, volumes_in
 
-KEEP = 2
+KEEP = 1
 RECORDS = small_records(2, num_elements=300)
 State = dict[int, int]  # record index -> value
 
@@ -69,6 +69,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed[self.live] = before | self.working
         self.working = None
         assert self.store.commit({"live": self.live}).generation == self.live
+
+    @rule(indexes=st.sets(st.integers(0, len(RECORDS) - 1), min_size=1))
+    def whole_step(self, indexes: set[int]) -> None:
+        self.begin(1)
+        for index in indexes:
+            self.write(index)
+        self.commit()
+
+    @precondition(lambda self: self.live > 0 and len(self.kept) < KEEP)
+    @rule()
+    def keep_newest(self) -> None:
+        self.keep(0)
 
     @rule()
     def abort(self) -> None:
@@ -134,9 +146,10 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
+    max_examples=30,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
+    phases=(Phase.reuse, Phase.generate),  # making a failure shorter takes minutes here
 )
 TestAnyOrderOfCalls = StoreMachine.TestCase
