@@ -10,7 +10,6 @@ from .errors import StoreError
 from .files import (
     DATA_NAME,
     check_header,
-    check_space,
     create_files,
     new_manifests,
     read_manifests,
@@ -19,11 +18,14 @@ from .files import (
 )
 from .filesystem import free_bytes
 from .future import Patience
+from .health import DriveLoad, warnings_of
 from .io_queue import IoQueue
 from .layout import Layout
 from .lock import StoreLock
 from .manifest import Manifest
 from .operation import Drive, Target
+from .rates import known_rate
+from .space import check_space
 from .stats import LinkMeter, StoreStats
 from .throttle import Throttle
 from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
@@ -58,6 +60,7 @@ class DriveSet:
         self.links = {link: LinkMeter() for link in LINKS}
         self._lock = lock
         self._statuses = statuses
+        self._known_rates = [known_rate(volume) for volume in volumes]
         self._spans = [Spans.of(record) for record in self.layout.records]
         self.drives = [
             Drive(volume=file, queue=self._queue(volume))
@@ -100,9 +103,35 @@ class DriveSet:
     def statuses(self, written_bytes: Sequence[int]) -> list[VolumeStatus]:
         """What the probe found, with free space as of now and the bytes written in its life."""
         return [
-            replace(status, free_bytes=free_bytes(Path(status.path)), written_bytes=written)
-            for status, written in zip(self._statuses, written_bytes, strict=True)
+            replace(
+                status,
+                free_bytes=free_bytes(Path(status.path)),
+                written_bytes=written,
+                share=self.layout.deal.count(i) / len(self.layout.deal),
+                bytes_per_second=rate,
+            )
+            for i, (status, written, rate) in enumerate(
+                zip(self._statuses, written_bytes, self._known_rates, strict=True)
+            )
         ]
+
+    def warnings(self) -> list[str]:
+        """Drives that are slow or failing, in words."""
+        loads = []
+        for drive, rate in zip(self.drives, self._known_rates, strict=True):
+            counts = [meter.snapshot() for meter in drive.queue.meters.values()]
+            num_failed, last_error = drive.queue.failures()
+            loads.append(
+                DriveLoad(
+                    path=drive.queue.name,
+                    moved_bytes=sum(one.payload_bytes + one.padding_bytes for one in counts),
+                    busy_seconds=sum(one.busy_seconds for one in counts),
+                    known_rate=rate,
+                    num_failed=num_failed,
+                    last_error=last_error,
+                )
+            )
+        return warnings_of(loads)
 
     def close(self, give_up: Callable[[], None] = lambda: None) -> None:
         """End the threads, then the files, then the lock.
@@ -132,17 +161,21 @@ class DriveSet:
 
 def create_drives(
     volumes: Sequence[VolumeConfig],
-    layout: Layout,
+    place: Callable[[], Layout],
     options: OpenOptions,
     *,
     name: str,
     description: dict[str, object],
     reserve_bytes: int | None,
 ) -> DriveSet:
-    """Reserve and open the files of a new store; whole, or nothing is left behind."""
+    """Reserve and open the files of a new store; whole, or nothing is left behind.
+
+    `place` says where everything goes, once the volumes are known to be of use.
+    """
     directories = store_directories(volumes, name)
     statuses = [probe_volume(volume) for volume in volumes]
     remove_store(directories, only_halves=True)
+    layout = place()
     check_space(volumes, layout.file_bytes, reserve_bytes)
     manifests = new_manifests(name, layout, description)
     lock, files = create_files(directories, manifests, statuses, options.open_volume)

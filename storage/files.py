@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from .checksum import hash_bytes
 from .config import VolumeConfig
-from .errors import Incompatible, Misuse, NoSpace, StoreError
-from .filesystem import free_bytes, reserve_file, sync_directory, total_bytes
+from .errors import Incompatible, Misuse, StoreError
+from .filesystem import reserve_file, sync_directory
 from .layout import HEADER_OFFSET, Layout
 from .lock import LOCK_NAME, StoreLock
 from .manifest import Manifest, decode_manifest, encode_manifest
@@ -19,8 +19,6 @@ from .volume import OpenVolume, Volume, VolumeStatus, page_buffer
 DATA_NAME = "data.bin"
 MANIFEST_NAME = "manifest.json"
 _HALF_MANIFEST_NAME = "manifest.json.new"
-_LEAST_RESERVE_BYTES = 2 << 30
-_RESERVE_SHARE = 20  # a twentieth of the file system
 
 
 def store_directories(volumes: Sequence[VolumeConfig], name: str) -> list[Path]:
@@ -52,36 +50,6 @@ def remove_store(directories: Sequence[Path], *, only_halves: bool = False) -> N
             _remove_files(directory)
     finally:
         lock.close()
-
-
-def check_space(
-    volumes: Sequence[VolumeConfig], file_bytes: Sequence[int], reserve_bytes: int | None
-) -> None:
-    """Raise NoSpace, with the numbers, when the files would not fit on their volumes.
-
-    `reserve_bytes` stays free on each file system; None: 2 GiB or 5 % of it, the larger.
-    """
-    wanted_on_device: dict[int, int] = {}
-    for volume, wanted in zip(volumes, file_bytes, strict=True):
-        device = os.stat(volume.path).st_dev
-        wanted_on_device[device] = wanted_on_device.get(device, 0) + wanted
-        if volume.limit_bytes is not None:
-            taken = _bytes_of_stores(volume.path)
-            if taken + wanted > volume.limit_bytes:
-                raise NoSpace(
-                    f"volume {volume.path}: the store needs {wanted} bytes and {taken} are taken "
-                    f"by other stores, of a limit of {volume.limit_bytes}; raise the limit, "
-                    "remove a store, or add a volume"
-                )
-        reserve = reserve_bytes
-        if reserve is None:
-            reserve = max(_LEAST_RESERVE_BYTES, total_bytes(volume.path) // _RESERVE_SHARE)
-        free = free_bytes(volume.path)
-        if wanted_on_device[device] + reserve > free:
-            raise NoSpace(
-                f"volume {volume.path}: {wanted_on_device[device]} bytes are needed and {reserve} "
-                f"kept in reserve, but only {free} are free; free space or add a volume"
-            )
 
 
 def create_files(
@@ -206,7 +174,3 @@ def _remove_files(directory: Path) -> None:
         raise StoreError(
             f"{directory} holds what is not of a store ({others}); move it away"
         ) from error
-
-
-def _bytes_of_stores(path: Path) -> int:
-    return sum(file.stat().st_blocks * 512 for file in path.glob(f"*/{DATA_NAME}"))

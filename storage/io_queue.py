@@ -46,6 +46,8 @@ class IoQueue:
         self._num_submitted = 0
         self._running: dict[int, float] = {}  # thread -> when its call began
         self._closed = False
+        self._num_failed = 0
+        self._last_error = ""
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._serve, name=f"io-{name}-{i}", daemon=True)
@@ -82,6 +84,11 @@ class IoQueue:
         """How long the oldest call has been inside the drive; 0 when none is."""
         with self._changed:
             return max((time.monotonic() - t for t in self._running.values()), default=0.0)
+
+    def failures(self) -> tuple[int, str]:
+        """How many calls have failed, and what the last of them said."""
+        with self._changed:
+            return self._num_failed, self._last_error
 
     def close(self, timeout_seconds: float) -> bool:
         """End the queue: waiting calls end with a StoreError, running ones may finish.
@@ -120,6 +127,9 @@ class IoQueue:
             moved = True
             return None
         except BaseException as error:  # whatever it is, the one who waits must hear of it
+            with self._changed:
+                self._num_failed += 1
+                self._last_error = str(error)
             return error
         finally:
             if meter is not None:

@@ -47,7 +47,7 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageStatus:
-    """What a store is and which road its bytes take."""
+    """What a store is and which road its bytes take. `warnings` names slow and failing drives."""
 
     name: str
     generation: int
@@ -56,6 +56,7 @@ class StorageStatus:
     total_bytes: int
     read_only: bool
     volumes: Sequence["VolumeStatus"]
+    warnings: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

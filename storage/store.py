@@ -20,13 +20,14 @@ from .errors import Corrupt, IoFailed, IoTimeout, Misuse, NotCommitted, StoreErr
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
-from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, plan_layout
+from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES
 from .ledger import CommitInfo, KeptCommit, Ledger
 from .operation import read_record, write_record
 from .record import RecordSpec
 from .recovery import LastCommit, read_last_commit, versions_of
 from .scrub import Progress, scrub
 from .session import Session
+from .space import place_records
 from .stats import StorageStatus, StoreStats
 from .trailer import Trailer
 from .volume import OpenVolume, open_file_volume
@@ -76,8 +77,13 @@ class TensorStore:
         """
         drives = create_drives(
             volumes,
-            plan_layout(
-                records, volumes, stripe_bytes=stripe_bytes, keep_generations=keep_generations
+            partial(
+                place_records,
+                volumes,
+                records,
+                stripe_bytes=stripe_bytes,
+                keep_generations=keep_generations,
+                reserve_bytes=reserve_bytes,
             ),
             OpenOptions(io_timeout_seconds=io_timeout_seconds, open_volume=open_volume),
             name=name,
@@ -314,6 +320,7 @@ class TensorStore:
             total_bytes=self._drives.layout.total_bytes,
             read_only=self._session.read_only,
             volumes=self._drives.statuses(self._ledger.written_bytes()),
+            warnings=self._drives.warnings(),
         )
 
     def close(self) -> None:

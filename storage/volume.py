@@ -23,7 +23,11 @@ _PROBE_BYTES = MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStatus:
-    """Which road a volume's bytes take, and why. `written_bytes` counts the life of the store."""
+    """Which road a volume's bytes take, and why.
+
+    `written_bytes` counts the life of the store, `share` is the part of its stripes, and
+    `bytes_per_second` what the volume was calibrated at (reads and writes together), if it was.
+    """
 
     path: str
     requested: Backend
@@ -35,6 +39,8 @@ class VolumeStatus:
     free_bytes: int
     total_bytes: int
     written_bytes: int = 0
+    share: float = 1.0
+    bytes_per_second: float | None = None
 
 
 class Volume(Protocol):

@@ -1,0 +1,64 @@
+"""What is known of a volume's speed: measured once, kept beside its stores, with the date."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import VolumeConfig
+
+FILE_NAME = ".headrace-calibration.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Rates of one volume in bytes a second, by the road and in the calls that the store uses.
+
+    `mixed` counts reads and writes together, half of each. `first_write` is into reserved space
+    that was never written. `full` went past the drive's write cache.
+    """
+
+    measured_at: str  # ISO 8601, UTC
+    active: str
+    filesystem: str
+    full: bool
+    read_bytes_per_second: float
+    write_bytes_per_second: float
+    mixed_bytes_per_second: float
+    first_write_bytes_per_second: float
+    written_bytes: int  # the wear that measuring has cost
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values."""
+        return asdict(self)
+
+
+def read_calibration(path: Path) -> Calibration | None:
+    """The figures kept on the volume `path`; None when there are none that can be read."""
+    try:
+        values = json.loads((path / FILE_NAME).read_bytes())
+        return Calibration(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def known_rate(config: VolumeConfig) -> float | None:
+    """Bytes a second of reads and writes together: as calibrated, within the throttle if any."""
+    calibration = read_calibration(config.path)
+    rates = [
+        rate
+        for rate in (
+            calibration and calibration.mixed_bytes_per_second,
+            config.throttle_bytes_per_second,
+        )
+        if rate
+    ]
+    return min(rates, default=None)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Keep the figures on the volume `path`, in place of older ones."""
+    half = path / f"{FILE_NAME}.new"
+    half.write_text(json.dumps(calibration.to_dict(), indent=1) + "\n")
+    half.rename(path / FILE_NAME)
