@@ -80,10 +80,19 @@ def adamw_torch(state: StateViews, grad: Tensor, factor: Tensor, scalars: AdamSc
         t *= scalars.one_minus_beta2
         v *= scalars.beta2
         v += t
-        torch.sqrt(v, out=t)
+        _sqrt(v, t)
         t *= scalars.root_scale
         t += scalars.eps
         torch.div(m, t, out=t)
         t *= scalars.step_size
         p -= t
         split_master(p, hi, lo)
+
+
+def _sqrt(values: Tensor, out: Tensor) -> None:
+    """Correctly rounded square root. On the CPU numpy's, since torch's may go through a vector
+    library that is off by one unit in the last place here and there."""
+    if values.device.type == "cpu":
+        np.sqrt(values.numpy(), out=out.numpy())
+    else:
+        torch.sqrt(values, out=out)

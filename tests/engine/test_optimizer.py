@@ -1,5 +1,6 @@
 """AdamW on the split state follows torch's AdamW, and does not depend on how it is chunked."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,3 +86,30 @@ def test_alignment_gaps_stay_zero() -> None:
     views = _run(torch.zeros(NUM), [torch.zeros(NUM)] * 3)
     for tensor in (_master(views), views.exp_avg, views.exp_avg_sq):
         assert not tensor.any()
+
+
+def test_the_update_is_the_stated_list_of_ieee_operations() -> None:
+    """Against numpy, whose fp32 operations each round once: the same bits in every component."""
+    num = 2**18
+    generator = torch.Generator().manual_seed(5)
+    scale = torch.randint(-30, 20, (num,), generator=generator).float().exp2()
+    master, grad, m = (torch.randn(num, generator=generator) * scale for _ in range(3))
+    v = torch.rand(num, generator=generator) * scale**2
+    views = StateViews(
+        torch.empty(num, dtype=torch.bfloat16), torch.empty(num, dtype=torch.int16), m, v
+    )
+    split_master(master, views.hi, views.lo)
+    s = AdamScalars.at(17, learning_rate=3e-4, config=CONFIG)
+    f = np.float32
+    g, p, m_old, v_old = (t.numpy().copy() for t in (grad, master, m, v))
+    g = g * f(0.37)
+    p = p * f(s.decay)
+    m_new = m_old * f(s.beta1) + g * f(s.one_minus_beta1)
+    v_new = v_old * f(s.beta2) + (g * g) * f(s.one_minus_beta2)
+    p = p - (m_new / (np.sqrt(v_new) * f(s.root_scale) + f(s.eps))) * f(s.step_size)
+    adamw_update(views, grad, torch.tensor(0.37), s)
+    joined = torch.empty(num)
+    join_master(views.hi, views.lo, joined)
+    for actual, wanted in ((joined, p), (views.exp_avg, m_new), (views.exp_avg_sq, v_new)):
+        different = int((actual.numpy().view(np.int32) != wanted.view(np.int32)).sum())
+        assert different == 0
