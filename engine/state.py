@@ -22,7 +22,7 @@ _DTYPES = {
     "exp_avg": "float32",
     "exp_avg_sq": "float32",
 }
-CHUNK_ELEMENTS = 2**18  # a few megabytes of scratch, and it stays in the processor's cache
+CHUNK_ELEMENTS = 2**17  # scratch stays in the processor's cache and below malloc's mmap threshold
 
 
 class Slot(Protocol):
