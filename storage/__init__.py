@@ -20,12 +20,14 @@ from .errors import (
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
+    from .calibrate import calibrate_volume
     from .config import VolumeConfig
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
     from .layout import Layout, plan_layout
     from .ledger import CommitInfo, KeptCommit
     from .pool import DeviceSlab, DeviceSlot, HostArena, HostSlot
+    from .rates import Calibration, read_calibration
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import TensorStore
     from .transfer import Fence, Transfer
@@ -35,6 +37,9 @@ _HOMES = {
     "Layout": "layout",
     "VolumeConfig": "config",
     "plan_layout": "layout",
+    "Calibration": "rates",
+    "calibrate_volume": "calibrate",
+    "read_calibration": "rates",
     "DeviceSlab": "pool",
     "DeviceSlot": "pool",
     "HostArena": "pool",
@@ -57,6 +62,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Calibration",
     "Corrupt",
     "CommitInfo",
     "DTYPE_BYTES",
@@ -88,10 +94,12 @@ __all__ = [
     "Transfer",
     "VolumeConfig",
     "VolumeStatus",
+    "calibrate_volume",
     "fall_back",
     "find_commits",
     "plan_layout",
     "probe_volume",
+    "read_calibration",
     "round_up",
 ]
 

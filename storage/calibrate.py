@@ -33,7 +33,7 @@ _PARTS: tuple[tuple[LoadKind, float], ...] = (("write", 0.25), ("read", 0.25), (
 Report = Callable[[str], None]  # hears which part is under way
 
 
-def calibrate(
+def calibrate_volume(
     config: VolumeConfig, *, full: bool = False, report: Report = lambda part: None
 ) -> Calibration:
     """Measure a volume and keep the figures there, for layouts made from now on.

@@ -1,5 +1,6 @@
 """All volumes of one store together: their locks, files and threads, opened and closed as one."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from .space import check_space
 from .stats import LinkMeter, StoreStats
 from .throttle import Throttle
 from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
+
+log = logging.getLogger(__name__)
 
 NUM_THREADS = 4
 LINKS = ("nvme_read", "nvme_write")
@@ -114,6 +117,19 @@ class DriveSet:
                 zip(self._statuses, written_bytes, self._known_rates, strict=True)
             )
         ]
+
+    def log_roads(self, what: str) -> None:
+        """Say once which road the bytes of each volume take, and why."""
+        for volume in self._statuses:
+            log.info(
+                "store %s %s: volume %s, %s I/O (asked: %s): %s",
+                self.manifest.name,
+                what,
+                volume.path,
+                volume.active,
+                volume.requested,
+                volume.why,
+            )
 
     def warnings(self) -> list[str]:
         """Drives that are slow or failing, in words."""

@@ -16,6 +16,7 @@ from .errors import Corrupt, NotCommitted
 from .ledger import Ledger
 from .recovery import find_superblocks, versions_of
 from .scrub import Progress, scrub
+from .session import Session
 from .superblock import Superblock
 from .volume import OpenVolume, open_file_volume
 
@@ -176,8 +177,9 @@ def _make_live(drives: DriveSet, commit: Commit, source: _Source, kept: Sequence
     last = superblocks[0].sequence
     if (last + 1) % 2 == source.superblock.body_copy:
         last += 1
-    ledger = Ledger(drives, source.body, replace(superblocks[0], sequence=last))
+    session = Session(read_only=False)
+    ledger = Ledger(drives, session, source.body, replace(superblocks[0], sequence=last))
     newest = max(one.generation for one in superblocks)
     live = replace(commit, generation=newest + 1)
-    ledger.flip(ledger.write_body(live, kept), live, kept)
+    ledger.flip(live, kept)
     return live.generation

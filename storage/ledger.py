@@ -3,6 +3,8 @@
 The caller holds the store's commit lock; reading the properties needs none.
 """
 
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +12,12 @@ from .body import Commit, CommitBody, encode_body
 from .checksum import hash_bytes
 from .commit import sync_all, write_body, write_superblock
 from .drives import DriveSet
-from .errors import Misuse, NotCommitted
+from .errors import Corrupt, IoFailed, Misuse, NotCommitted
 from .layout import extent_bytes
+from .session import Session
 from .superblock import Superblock
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +48,14 @@ class Ledger:
     """Which commits there are. `live` is None before the first."""
 
     def __init__(
-        self, drives: DriveSet, body: CommitBody | None, superblock: Superblock | None
+        self,
+        drives: DriveSet,
+        session: Session,
+        body: CommitBody | None,
+        superblock: Superblock | None,
     ) -> None:
         self._drives = drives
+        self._session = session
         self.live: Commit | None = body.commit if body else None
         self.kept: tuple[Commit, ...] = tuple(body.kept) if body else ()
         self._sequence = superblock.sequence if superblock else 0
@@ -96,8 +106,32 @@ class Ledger:
             raise NotCommitted(f"commit {generation} is not kept; kept are: {names}")
         return left
 
-    def write_body(self, live: Commit, kept: Sequence[Commit]) -> Superblock:
-        """Write, and read back, the body of the next flip; nothing is live by that."""
+    def flip(self, live: Commit, kept: Sequence[Commit]) -> float:
+        """Make this what the store holds, durably; the seconds spent in sync and superblock.
+
+        A body that could not be written forbids commits until `abort`. After any other failure it
+        is in doubt what the drives hold, and the store is read-only until it is opened again.
+        """
+        try:
+            superblock = self._write_body(live, kept)
+        except (Corrupt, IoFailed) as error:
+            self._session.failed(error)
+            raise
+        except BaseException as error:  # it may still land, in the area of the next attempt
+            self._refuse_writes(live.generation, error)
+            raise
+        start = time.monotonic()
+        try:
+            sync_all(self._drives.drives, self._drives.patience)
+            write_superblock(self._drives.drives[0], superblock, self._drives.patience)
+        except BaseException as error:
+            self._refuse_writes(live.generation, error)
+            raise
+        self._sequence = superblock.sequence
+        self.live, self.kept = live, tuple(kept)
+        return time.monotonic() - start
+
+    def _write_body(self, live: Commit, kept: Sequence[Commit]) -> Superblock:
         body = encode_body(CommitBody(commit=live, kept=kept, written_bytes=self.written_bytes()))
         copy = (self._sequence + 1) % 2
         drives = self._drives
@@ -112,12 +146,10 @@ class Ledger:
             body_copy=copy,
         )
 
-    def flip(self, superblock: Superblock, live: Commit, kept: Sequence[Commit]) -> None:
-        """Sync every volume and write the superblock: from now on `live` and `kept` are there."""
-        sync_all(self._drives.drives, self._drives.patience)
-        write_superblock(self._drives.drives[0], superblock, self._drives.patience)
-        self._sequence = superblock.sequence
-        self.live, self.kept = live, tuple(kept)
+    def _refuse_writes(self, generation: int, error: BaseException) -> None:
+        why = f"commit {generation} failed: {error}; open the store again"
+        self._session.refuse_writes(why)
+        log.error("store %s is read-only: %s", self._drives.manifest.name, why)
 
     def pinned(self, index: int) -> set[int]:
         """The extents of a record that kept commits need."""

@@ -4,7 +4,6 @@ Read this first. A mutable record has two extents: a step reads one and writes t
 `commit` makes the written ones live by one page. What is on disk, byte by byte: README.md.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from .body import Commit, encode_metadata
-from .commit import Version, read_versions
+from .commit import Version
 from .config import VolumeConfig
 from .drives import DriveSet, OpenOptions, create_drives, open_drives
-from .errors import Corrupt, IoFailed, IoTimeout, Misuse, NotCommitted, StoreError
+from .errors import IoTimeout, Misuse, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
@@ -24,15 +23,13 @@ from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES
 from .ledger import CommitInfo, KeptCommit, Ledger
 from .operation import read_record, write_record
 from .record import RecordSpec
-from .recovery import LastCommit, read_last_commit, versions_of
-from .scrub import Progress, scrub
+from .recovery import LastCommit, read_last_commit, verify_all, version_in
+from .scrub import Progress
 from .session import Session
 from .space import place_records
 from .stats import StorageStatus, StoreStats
 from .trailer import Trailer
 from .volume import OpenVolume, open_file_volume
-
-log = logging.getLogger(__name__)
 
 
 class TensorStore:
@@ -43,13 +40,13 @@ class TensorStore:
         self._drives = drives
         self._records = {record.name: record for record in drives.layout.records}
         self._indexes = {name: i for i, name in enumerate(self._records)}
+        self._session = Session(read_only=read_only)
         self._ledger = Ledger(
-            drives, last.body if last else None, last.superblock if last else None
+            drives, self._session, last.body if last else None, last.superblock if last else None
         )
         self._generations = Generations(
             drives.layout, dict(last.versions) if last else {}, self._ledger.pinned
         )
-        self._session = Session(read_only=read_only)
         self._under_way: set[IoFuture] = set()
         self._lock = threading.RLock()
         self._commit_lock = threading.Lock()
@@ -90,7 +87,8 @@ class TensorStore:
             description=dict(description or {}),
             reserve_bytes=reserve_bytes,
         )
-        return cls(drives, None, read_only=False)._logged("created")
+        drives.log_roads("created")
+        return cls(drives, None, read_only=False)
 
     @classmethod
     def open(
@@ -116,7 +114,8 @@ class TensorStore:
         except BaseException:
             drives.close()
             raise
-        return cls(drives, last, read_only=read_only)._logged("opened")
+        drives.log_roads("opened")
+        return cls(drives, last, read_only=read_only)
 
     @staticmethod
     def remove(volumes: Sequence[VolumeConfig], *, name: str) -> None:
@@ -180,7 +179,10 @@ class TensorStore:
         """
         index = self._indexes[record]
         _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
-        kept = None if generation is None else self._version(index, generation)
+        kept = None
+        if generation is not None:
+            commit = self._ledger.find(generation)
+            kept = version_in(self._drives, commit, index, self._generations.left_in)
         with self._lock:
             self._session.check_open()
             extent = (
@@ -247,7 +249,7 @@ class TensorStore:
             ]
             generation = self.generation + 1
             commit = Commit(generation=generation, step=step, metadata=dict(metadata), live=live)
-            sync_seconds = self._flip(commit, self._ledger.kept)
+            sync_seconds = self._ledger.flip(commit, self._ledger.kept)
             with self._lock:
                 num_records = len(self._generations.working)
                 self._generations.settle(committed=True)
@@ -292,19 +294,8 @@ class TensorStore:
         """
         with self._lock:
             self._session.check_open()
-            versions = {
-                (i, one.extent_index): one for i, one in self._generations.committed.items()
-            }
-        problems = []
-        for commit in self._ledger.kept:
-            found, damaged = versions_of(self._drives, commit)
-            problems += [f"kept commit {commit.generation}: {error}" for error in damaged]
-            versions |= {(i, one.extent_index): one for i, one in found.items()}
-        targets = [
-            (self._drives.target(*place), version.trailer)
-            for place, version in sorted(versions.items())
-        ]
-        return problems + scrub(targets, self._drives.patience, progress)
+            committed = dict(self._generations.committed)
+        return verify_all(self._drives, committed, self._ledger.kept, progress)
 
     def stats(self) -> StoreStats:
         """What was moved since the store was opened."""
@@ -359,48 +350,7 @@ class TensorStore:
             self._session.check_writable()
         live = self._ledger.live
         if live is not None and kept is not self._ledger.kept:
-            self._flip(live, kept)
-
-    def _flip(self, live: Commit, kept: Sequence[Commit]) -> float:
-        """Make this what the store holds; the seconds spent in sync and superblock."""
-        try:
-            superblock = self._ledger.write_body(live, kept)
-        except (Corrupt, IoFailed) as error:
-            self._session.failed(error)
-            raise
-        except BaseException as error:  # it may still land, in the area of the next attempt
-            self._refuse_writes(live.generation, error)
-            raise
-        start = time.monotonic()
-        try:
-            self._ledger.flip(superblock, live, kept)
-        except BaseException as error:
-            self._refuse_writes(live.generation, error)
-            raise
-        return time.monotonic() - start
-
-    def _version(self, index: int, generation: int) -> Version:
-        """A record as a commit has it, its trailer read where it is not known yet."""
-        commit = self._ledger.find(generation)
-        entry = commit.live[index]
-        if entry is None:
-            name = self._drives.layout.records[index].name
-            raise NotCommitted(f"record {name!r} was not yet written in commit {generation}")
-        known = self._generations.left_in(index, entry.extent_index)
-        if known is not None and known.trailer_hash == entry.trailer_hash:
-            return known
-        target = self._drives.target(index, entry.extent_index)
-        found, problems = read_versions(
-            [(index, entry, target)], self._drives.manifest.uuid, self._drives.patience
-        )
-        if problems:
-            raise problems[0]
-        return found[index]
-
-    def _refuse_writes(self, generation: int, error: BaseException) -> None:
-        why = f"commit {generation} failed: {error}; open the store again"
-        self._session.refuse_writes(why)
-        log.error("store %s is read-only: %s", self._drives.manifest.name, why)
+            self._ledger.flip(live, kept)
 
     def _trailer(
         self, index: int, extent: int, generation: int, step: int, checksums: tuple[int, ...]
@@ -443,19 +393,6 @@ class TensorStore:
             hanging = list(self._under_way)
         for future in hanging:
             future.give_up(IoTimeout(f"{future.label}: still inside the drive at close"))
-
-    def _logged(self, what: str) -> Self:
-        for volume in self._drives.statuses(self._ledger.written_bytes()):
-            log.info(
-                "store %s %s: volume %s, %s I/O (asked: %s): %s",
-                self._drives.manifest.name,
-                what,
-                volume.path,
-                volume.active,
-                volume.requested,
-                volume.why,
-            )
-        return self
 
 
 def _check_slot(slot: Buffer, record: str, wanted: int) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, checks, data, fsck, jobs, serve, train
+from . import bench, calibrate, checks, data, fsck, jobs, serve, train
 
 app = typer.Typer(
     name="headrace",
@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         jobs.submit, jobs.watch, jobs.jobs, jobs.status, jobs.cancel, jobs.pause, jobs.resume,
         jobs.export,
     ),
-    "Look": (checks.doctor, fsck.fsck),
+    "Look": (checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip
 for panel, commands in COMMANDS.items():
     for command in commands:

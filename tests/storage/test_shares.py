@@ -43,7 +43,7 @@ def test_no_volume_gets_more_than_it_holds(
     volumes: list[tuple[float, int]], total_bytes: int
 ) -> None:
     rates, capacities = [list(column) for column in zip(*volumes, strict=True)]
-    shares = shares_of(rates, capacities, total_bytes)  # type: ignore[arg-type]
+    shares = shares_of(rates, capacities, total_bytes)
     assert sum(shares) == pytest.approx(1)
     if sum(capacities) > total_bytes:
         for share, capacity in zip(shares, capacities, strict=True):
