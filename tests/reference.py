@@ -100,12 +100,18 @@ def train_reference(
 
 
 def load_model(model_dir: Path) -> LlamaForCausalLM:
-    """The model in fp32, without dropout, read by transformers: a GGUF file or safetensors."""
+    """The model in fp32, without dropout, read by transformers: a GGUF file or safetensors.
+
+    transformers' embedding drops the gradient of every token that equals `pad_token_id`, and many
+    chat models pad with the token that ends a turn. The loss depends on that row as on any other,
+    so the whole gradient is asked for here; padding itself has none, whatever its token.
+    """
     gguf = sorted(Path(model_dir).glob("*.gguf"))
     source = {"gguf_file": gguf[0].name} if gguf else {}
     model = LlamaForCausalLM.from_pretrained(
         model_dir, dtype=torch.float32, attn_implementation="sdpa", **source
     )
+    model.model.embed_tokens.padding_idx = None
     return model.eval()
 
 
@@ -184,6 +190,8 @@ def _loss_sum(model: LlamaForCausalLM, dataset: TokenDataset, batch: Microbatch)
     lengths = torch.from_numpy(dataset.lengths[list(batch.row_indices)])
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(model.device)
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    # Over a large vocabulary torch's fp32 log-softmax is off by some 5e-6, more than the rest.
+    logits = logits.double()
     return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
 
 

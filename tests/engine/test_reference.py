@@ -27,16 +27,18 @@ from tiny import VOCAB_SIZE, make_tiny_llama
 ROW_LENGTHS = (9, 23, 14, 6, 17, 11, 20, 8)
 
 
-def write_dataset(path: Path, lengths: tuple[int, ...] = ROW_LENGTHS, *, prompt: int = 3) -> Path:
-    """Rows of random tokens whose first `prompt` tokens are not trained."""
+def write_dataset(path: Path, *, first_token: int = 1) -> Path:
+    """Rows of random tokens after a `first_token`; their first three tokens are not trained."""
     path.mkdir()
     generator = np.random.default_rng(5)
-    trained = [np.arange(length) >= prompt for length in lengths]
-    generator.integers(0, VOCAB_SIZE, sum(lengths), dtype=np.uint32).tofile(path / "tokens.bin")
-    np.concatenate(trained).astype(np.uint8).tofile(path / "trained.bin")
-    np.cumsum([0, *lengths]).astype(np.int64).tofile(path / "offsets.bin")
-    report = {"trained_tokens": int(sum(mask.sum() for mask in trained))}
-    (path / "report.json").write_text(json.dumps(report))
+    offsets = np.cumsum([0, *ROW_LENGTHS]).astype(np.int64)
+    tokens = generator.integers(0, VOCAB_SIZE, offsets[-1], dtype=np.uint32)
+    tokens[offsets[:-1]] = first_token
+    trained = np.concatenate([np.arange(length) >= 3 for length in ROW_LENGTHS])
+    tokens.tofile(path / "tokens.bin")
+    trained.astype(np.uint8).tofile(path / "trained.bin")
+    offsets.tofile(path / "offsets.bin")
+    (path / "report.json").write_text(json.dumps({"trained_tokens": int(trained.sum())}))
     return path
 
 
@@ -131,6 +133,15 @@ def test_moments_are_those_of_the_clipped_gradient(model_dir: Path, dataset_dir:
     assert norm == pytest.approx((1 - config.beta1) * config.max_grad_norm, rel=1e-4)
     squares = sum(float(values.sum()) for values in run.exp_avg_sq.values())
     assert squares == pytest.approx((1 - config.beta2) * config.max_grad_norm**2, rel=1e-4)
+
+
+def test_pad_token_within_a_row_is_trained_like_any_other(tmp_path: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "model", tied=False, seed=1, layers=1)
+    pad = load_model(model_dir).config.pad_token_id
+    dataset_dir = write_dataset(tmp_path / "rows", first_token=pad)
+    run = train_reference(model_dir, dataset_dir, config_for(model_dir, dataset_dir, max_steps=1))
+    name = "model.embed_tokens.weight"
+    assert not torch.equal(run.state[name][pad], read_checkpoint(model_dir)[name][pad])
 
 
 def test_clip_none_leaves_the_gradient_whole(model_dir: Path, dataset_dir: Path) -> None:
