@@ -6,6 +6,7 @@ searched for the shortest predicted step.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from .config import TrainConfig
 from .sizes import Placement, Sizes, Tier
@@ -69,7 +70,8 @@ def _tier_choices(sizes: Sizes, config: TrainConfig) -> Iterator[tuple[Tier, ...
         yield (config.state_tier,) * count
         return
     if config.device == "cuda":
-        for num_near in range(count, 0, -1):
+        coarse = max(1, count // 32)  # a search of seconds for a large model would be felt
+        for num_near in range(count, 0, -coarse):
             for far in ("host", "nvme") if num_near < count else ("host",):
                 yield (*_repeat(far, count - num_near), *_repeat("device", num_near))
     yield _repeat("host", count)
@@ -91,17 +93,18 @@ def _with_kept(
 ) -> Placement:
     """The placement with as many kept layers as fit: the last ones are needed again first."""
     num_layers = sizes.spec.num_layers
-    count = {"all": 0, "none": num_layers}.get(config.recompute)
-    if count is None:
-        spare = device_limit - sizes.device(placement)
-        count = min(num_layers, max(0, spare // sizes.kept_layer_bytes))
-    return Placement(
-        tiers=placement.tiers,
-        num_slots=placement.num_slots,
-        keep_layers=tuple(range(num_layers - count, num_layers)),
-        activation_tier=placement.activation_tier,
-        keep_grads=placement.keep_grads,
-    )
+
+    def keeping(count: int) -> Placement:
+        return replace(placement, keep_layers=tuple(range(num_layers - count, num_layers)))
+
+    if config.recompute != "auto":
+        return keeping(num_layers if config.recompute == "none" else 0)
+    spare = device_limit - sizes.device(placement)
+    count = min(num_layers, max(0, spare // max(1, sizes.kept_layer_bytes)))
+    # Kept weights come on top of the activations, for some layers: give up as many as it takes.
+    while count and sizes.device(keeping(count)) > device_limit:
+        count -= 1
+    return keeping(count)
 
 
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:

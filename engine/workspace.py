@@ -79,7 +79,10 @@ class Workspace:
         parts = ("slots", "state", "gradients")
         slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
         self.ring = [
-            RingSlot(self.arena.carve(plan.slot_bytes), slab.carve(plan.slot_bytes))
+            RingSlot(
+                self.arena.carve(plan.slot_bytes),
+                slab.carve(plan.device_bytes["slots"] // plan.num_slots),
+            )
             for _ in range(plan.num_slots)
         ]
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
