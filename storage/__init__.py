@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .ledger import CommitInfo, KeptCommit
     from .pool import DeviceSlab, DeviceSlot, HostArena, HostSlot
     from .rates import Calibration, read_calibration
+    from .space import VolumeRoom, fit_store, measure_rooms
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import TensorStore
     from .transfer import Fence, Transfer
@@ -44,6 +45,9 @@ _HOMES = {
     "DeviceSlot": "pool",
     "HostArena": "pool",
     "HostSlot": "pool",
+    "VolumeRoom": "space",
+    "fit_store": "space",
+    "measure_rooms": "space",
     "LinkStats": "stats",
     "StorageStatus": "stats",
     "StoreStats": "stats",
@@ -93,10 +97,13 @@ __all__ = [
     "TensorStore",
     "Transfer",
     "VolumeConfig",
+    "VolumeRoom",
     "VolumeStatus",
     "calibrate_volume",
     "fall_back",
     "find_commits",
+    "fit_store",
+    "measure_rooms",
     "plan_layout",
     "probe_volume",
     "read_calibration",

@@ -26,7 +26,6 @@ from .lock import StoreLock
 from .manifest import Manifest
 from .operation import Drive, Target
 from .rates import known_rate
-from .space import check_space
 from .stats import LinkMeter, StoreStats
 from .throttle import Throttle
 from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
@@ -182,17 +181,16 @@ def create_drives(
     *,
     name: str,
     description: dict[str, object],
-    reserve_bytes: int | None,
 ) -> DriveSet:
     """Reserve and open the files of a new store; whole, or nothing is left behind.
 
-    `place` says where everything goes, once the volumes are known to be of use.
+    `place` says where everything goes, or that it does not fit, once the volumes are known to be
+    of use.
     """
     directories = store_directories(volumes, name)
     statuses = [probe_volume(volume) for volume in volumes]
     remove_store(directories, only_halves=True)
     layout = place()
-    check_space(volumes, layout.file_bytes, reserve_bytes)
     manifests = new_manifests(name, layout, description)
     lock, files = create_files(directories, manifests, statuses, options.open_volume)
     return DriveSet(manifests[0], lock, volumes, statuses, files, options)

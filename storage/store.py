@@ -19,14 +19,14 @@ from .errors import IoTimeout, Misuse, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
-from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES
+from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, Layout
 from .ledger import CommitInfo, KeptCommit, Ledger
 from .operation import read_record, write_record
 from .record import RecordSpec
 from .recovery import LastCommit, read_last_commit, verify_all, version_in
 from .scrub import Progress
 from .session import Session
-from .space import place_records
+from .space import fit_store, measure_rooms
 from .stats import StorageStatus, StoreStats
 from .trailer import Trailer
 from .volume import OpenVolume, open_file_volume
@@ -72,20 +72,19 @@ class TensorStore:
         is reserved too (`keep`). Raises NoSpace before anything is made,
         Misuse when the store exists, Locked, StoreError for a volume that cannot be used.
         """
+
+        def place() -> Layout:
+            rooms = measure_rooms(volumes, reserve_bytes=reserve_bytes)
+            return fit_store(
+                rooms, records, stripe_bytes=stripe_bytes, keep_generations=keep_generations
+            )
+
         drives = create_drives(
             volumes,
-            partial(
-                place_records,
-                volumes,
-                records,
-                stripe_bytes=stripe_bytes,
-                keep_generations=keep_generations,
-                reserve_bytes=reserve_bytes,
-            ),
+            place,
             OpenOptions(io_timeout_seconds=io_timeout_seconds, open_volume=open_volume),
             name=name,
             description=dict(description or {}),
-            reserve_bytes=reserve_bytes,
         )
         drives.log_roads("created")
         return cls(drives, None, read_only=False)
