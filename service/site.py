@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import pynvml
 
-from headrace.engine import Box
+from headrace.engine import Box, detect_box
 from headrace.storage import VolumeConfig, probe_volume
 
 from .errors import ApiError
@@ -47,7 +47,7 @@ class Site:
 
     def box(self) -> Box:
         """What the machine has free at this moment. ApiError when its GPU is gone."""
-        box = Box.detect(device="cpu", volumes=self.volumes)
+        box = detect_box(device="cpu", volumes=self.volumes)
         if self.device == "cpu":
             return box
         shown = gpus()
