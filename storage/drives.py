@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .checksum import Spans
 from .config import VolumeConfig
-from .errors import StoreError
+from .errors import Misuse, StoreError
 from .files import (
     DATA_NAME,
     check_header,
@@ -18,7 +19,7 @@ from .files import (
     store_directories,
 )
 from .filesystem import free_bytes
-from .future import Patience
+from .future import Buffer, Patience
 from .health import DriveLoad, warnings_of
 from .io_queue import IoQueue
 from .layout import Layout
@@ -116,6 +117,24 @@ class DriveSet:
                 zip(self._statuses, written_bytes, self._known_rates, strict=True)
             )
         ]
+
+    def check_reaches(self, slot: Buffer) -> None:
+        """Raise Misuse for a slot on the device, unless GDS is the road of every volume."""
+        if not slot.on_device:
+            return
+        for status in self._statuses:
+            if not status.active.startswith("gds"):
+                raise Misuse(
+                    f"volume {status.path} cannot reach device memory ({status.active}: "
+                    f"{status.why}); use a host slot and a copy"
+                )
+
+    def register_device(self, memory: Any) -> None:
+        """Make device memory known to cuFile, where there is GDS; for the whole process at once."""
+        for drive in self.drives[:1]:
+            register = getattr(drive.volume, "register", None)
+            if register is not None:
+                register(memory)
 
     def log_roads(self, what: str) -> None:
         """Say once which road the bytes of each volume take, and why."""

@@ -178,6 +178,7 @@ class TensorStore:
         """
         index = self._indexes[record]
         _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
+        self._drives.check_reaches(slot)
         kept = None
         if generation is not None:
             commit = self._ledger.find(generation)
@@ -210,6 +211,7 @@ class TensorStore:
         """
         index = self._indexes[record]
         _check_slot(slot, record, self._records[record].padded_bytes)
+        self._drives.check_reaches(slot)
         with self._lock:
             step = self._session.step_of(f"write of record {record!r}")
             extent = self._generations.extent_to_write(index)
@@ -312,6 +314,13 @@ class TensorStore:
             volumes=self._drives.statuses(self._ledger.written_bytes()),
             warnings=self._drives.warnings(),
         )
+
+    def register_device(self, memory: Any) -> None:
+        """Make a slab (`DeviceSlab.memory`) known to cuFile until close; without GDS, nothing.
+
+        Only for device slots that the store itself reads and writes; once, for the whole slab.
+        """
+        self._drives.register_device(memory)
 
     def close(self) -> None:
         """Let the store go. What was not committed is lost; every future comes to its end."""
