@@ -47,15 +47,17 @@ def huge_pages(num_bytes: int) -> Iterator[bool]:
     wanted = -(-num_bytes // HUGE_PAGE_BYTES)
     try:
         before, free = int(_POOL.read_text()), int(_FREE.read_text())
-        if free < wanted:
-            _POOL.write_text(str(before + wanted - free))
+        missing = max(0, wanted - free)
+        if missing:
+            _POOL.write_text(str(before + missing))
     except (OSError, ValueError):
         yield False
         return
     try:
         yield int(_FREE.read_text()) >= wanted
     finally:
-        _POOL.write_text(str(before))
+        if missing:  # others may have changed it meanwhile: take back what was added
+            _POOL.write_text(str(max(0, int(_POOL.read_text()) - missing)))
 
 
 def fio_rate(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def test_every_case_is_measured_and_nothing_is_left(
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
-def test_fio_takes_its_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fio_takes_its_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io_methods, "huge_pages", lambda _: nullcontext(False))
     _, found = run_json(capsys, "bench", "io", "--volume", tmp_path, *SMALL[:8])
     assert found["fio"].startswith("fio-")
     [read] = [one for one in found["cases"] if one["kind"] == "read" and one["depth"] == 1]
