@@ -40,8 +40,8 @@ class Site:
         """The site that the settings describe."""
         return cls(
             device=find_device() if settings.device == "auto" else settings.device,
-            device_bytes=settings.device_bytes and int(settings.device_bytes),
-            host_bytes=settings.host_bytes and int(settings.host_bytes),
+            device_bytes=settings.device_bytes,
+            host_bytes=settings.host_bytes,
             volumes=settings.volume_list,
         )
 

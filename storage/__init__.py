@@ -22,8 +22,9 @@ from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 if TYPE_CHECKING:
     from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
-    from .config import VolumeConfig
+    from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
+    from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
     from .gds_probe import GdsStatus, probe_gds
@@ -48,6 +49,7 @@ _HOMES = {
     "busy_python": "bench",
     "Layout": "layout",
     "VolumeConfig": "config",
+    "parse_bytes": "config",
     "plan_layout": "layout",
     "Calibration": "rates",
     "calibrate_volume": "calibrate",
@@ -58,6 +60,7 @@ _HOMES = {
     "HostSlot": "slot",
     "VolumeRoom": "space",
     "fit_store": "space",
+    "sync_directory": "filesystem",
     "measure_rooms": "space",
     "LinkStats": "stats",
     "StorageStatus": "stats",
@@ -120,11 +123,13 @@ __all__ = [
     "fit_store",
     "measure_rooms",
     "measure_device_road",
+    "parse_bytes",
     "plan_layout",
     "probe_gds",
     "probe_volume",
     "read_calibration",
     "round_up",
+    "sync_directory",
 ]
 
 
