@@ -12,6 +12,8 @@ from .report import LinkReport, RunEvent, RunResult, StepReport
 
 if TYPE_CHECKING:
     from .bench import bench_step
+    from .box import available_memory, detect_box
+    from .cgroup import tightest_group
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "SHAPES": "shapes",
+    "available_memory": "box",
     "bench_step": "bench",
+    "detect_box": "box",
+    "tightest_group": "cgroup",
     "shape_spec": "shapes",
     "TokenDataset": "data",
     "num_steps": "data",
@@ -68,8 +73,10 @@ __all__ = [
     "TokenDataset",
     "TrainConfig",
     "UnknownFamily",
+    "available_memory",
     "bench_step",
     "check_rows",
+    "detect_box",
     "export_store",
     "fit_microbatch_rows",
     "load_tokenizer",
@@ -81,6 +88,7 @@ __all__ = [
     "run_job",
     "shape_spec",
     "source_dtype",
+    "tightest_group",
     "write_demo_data",
 ]
 

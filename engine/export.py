@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from headrace.storage import NoSpace
+from headrace.storage import NoSpace, sync_directory
 
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .model_files import INDEX_FILE, ModelError, file_inside
@@ -65,12 +65,12 @@ def export_checkpoint(
             _write_json(partial_dir / INDEX_FILE, index_of(shards))
         _write_json(partial_dir / "config.json", _config(spec, dtype))
         _copy_assets(assets_dir, partial_dir)
-        _sync(partial_dir)
+        sync_directory(partial_dir)
         partial_dir.rename(target_dir)
     except BaseException:
         shutil.rmtree(partial_dir, ignore_errors=True)
         raise
-    _sync(target_dir.parent)
+    sync_directory(target_dir.parent)
 
 
 def _check_space(directory: Path, shards: list[Shard]) -> None:
@@ -153,11 +153,3 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

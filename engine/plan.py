@@ -6,13 +6,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .config import TrainConfig
 from .model import ModelSpec
 from .placement import choose_placement
 from .report import LINKS
 from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
+from .state_record import state_record
 
 Way = Literal["serial", "speculative"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
@@ -26,12 +29,32 @@ class CannotFit(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """What a machine has, in bytes. `volumes` maps each volume's directory to its free bytes."""
+    """What a machine has, in bytes.
+
+    `volumes` maps each volume's directory to what it has for a new store; a bare number stands
+    for a drive of its own with so many bytes free, all of them to be had.
+    """
 
     device: str
     device_bytes: int
     host_bytes: int
-    volumes: Mapping[str, int] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeRoom | int] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` made, also after a trip through JSON."""
+        volumes = {
+            path: VolumeRoom(**room) if isinstance(room, Mapping) else int(room)
+            for path, room in values["volumes"].items()
+        }
+        return cls(**{**values, "volumes": volumes})
+
+    def rooms(self) -> list[VolumeRoom]:
+        """What each volume has for a new store."""
+        return [
+            VolumeRoom(path=path, free_bytes=room) if isinstance(room, int) else room
+            for path, room in self.volumes.items()
+        ]
 
     @classmethod
     def detect(cls, *, device: str, volumes: Sequence[str] = ()) -> "Box":
@@ -114,14 +137,14 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
-        volume_bytes=sizes.volume_bytes,
+        volume_bytes=0,  # known once it is placed, below
         link_bytes={
             way: link_bytes(spec, config, step_visits(spec, tiers, keep, way), tiers)
             for way in ("serial", "speculative")
         },
     )
-    _check(plan, device_limit, host_limit, box, sizes)
-    return plan
+    _check_memory(plan, device_limit, host_limit, sizes)
+    return replace(plan, volume_bytes=_fit_volumes(spec, box))
 
 
 def fit_microbatch_rows(
@@ -235,7 +258,7 @@ def _choose_way(
     return config.clip_way
 
 
-def _check(plan: Plan, device_limit: int, host_limit: int, box: Box, sizes: Sizes) -> None:
+def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:
     mib = 1 / MIB
     if plan.total_device_bytes > device_limit:
         raise CannotFit(
@@ -251,17 +274,21 @@ def _check(plan: Plan, device_limit: int, host_limit: int, box: Box, sizes: Size
             + (", or choose clip_mode per_layer or none, which keep no gradients"
                if plan.keep_grads and "host" not in plan.tiers else "")
         )  # fmt: skip
+
+
+def _fit_volumes(spec: ModelSpec, box: Box) -> int:
+    """Bytes of the run's store, judged as its creation will judge them; CannotFit otherwise."""
     if not box.volumes:
         raise CannotFit(
             "a run needs at least one volume for its state and commits; give --volume PATH"
         )
-    free = sum(box.volumes.values())
-    if plan.volume_bytes > free:
+    try:
+        return fit_store(box.rooms(), [state_record(one) for one in spec.records]).total_bytes
+    except NoSpace as error:
         raise CannotFit(
-            f"the run's state needs {plan.volume_bytes * mib:.0f} MiB on the volumes (two copies "
-            f"of 12 bytes per parameter), {free * mib:.0f} MiB are free on "
-            f"{', '.join(box.volumes)}; free some space or add a --volume"
-        )
+            f"no room on the volumes for the run's state (two copies of "
+            f"{STATE_BYTES_PER_ELEMENT} bytes per parameter): {error}"
+        ) from error
 
 
 def _largest(parts: Mapping[str, int]) -> str:

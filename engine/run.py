@@ -11,11 +11,12 @@ import torch
 
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
+from .box import detect_box
 from .checkpoint import LoopState
 from .config import TrainConfig
 from .data import TokenDataset
 from .model import ModelSpec
-from .plan import Box, Plan, make_plan
+from .plan import Plan, make_plan
 from .report import Emit, Outcome, Poll, RunEvent, RunResult, StopReason
 from .sizes import MIB
 from .source import read_model_spec
@@ -119,7 +120,7 @@ def plan_run(
 ) -> Plan:
     """The plan for these data on this machine; a store that exists already has its space."""
     longest = max(data.longest, eval_data.longest if eval_data else 0)
-    box = Box.detect(device=config.device, volumes=config.volumes)
+    box = detect_box(device=config.device, volumes=config.volumes)
     if resumes:
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     return make_plan(spec, config, longest_row_tokens=longest, box=box)

@@ -10,7 +10,6 @@ from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
 
 MIB = 2**20
-HUGE_PAGE_BYTES = 2 * MIB
 STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
@@ -79,14 +78,6 @@ class Sizes:
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
         return saved_bytes(self.spec, self.config, self.step_tokens)
-
-    @property
-    def volume_bytes(self) -> int:
-        """Two extents per record, each rounded to the record alignment, trailer included."""
-        return sum(
-            2 * round_up(state_bytes(record) + PAGE_BYTES, HUGE_PAGE_BYTES)
-            for record in self.spec.records
-        )
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""

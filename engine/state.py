@@ -10,18 +10,21 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headrace.storage import RecordSpec, TensorSpec
+from headrace.storage import RecordSpec
 
-from .model import RecordLayout
+from .state_record import STATE, WEIGHTS, state_record
 
-WEIGHTS = ("weight_hi", "weight_lo")
-STATE = (*WEIGHTS, "exp_avg", "exp_avg_sq")
-_DTYPES = {
-    "weight_hi": "bfloat16",
-    "weight_lo": "int16",
-    "exp_avg": "float32",
-    "exp_avg_sq": "float32",
-}
+__all__ = [
+    "CHUNK_ELEMENTS",
+    "STATE",
+    "WEIGHTS",
+    "Slot",
+    "StateViews",
+    "join_master",
+    "split_master",
+    "state_record",
+    "state_views",
+]
 CHUNK_ELEMENTS = 2**17  # scratch stays in the processor's cache and below malloc's mmap threshold
 
 
@@ -31,17 +34,6 @@ class Slot(Protocol):
     def tensor(self, dtype: torch.dtype, num_elements: int, offset_bytes: int = 0) -> Tensor:
         """A 1-D view of `num_elements` from byte `offset_bytes`."""
         ...
-
-
-def state_record(layout: RecordLayout) -> RecordSpec:
-    """The store's record for a layout: four flat components of `layout.num_elements`."""
-    shape = (layout.num_elements,)
-    return RecordSpec(
-        name=layout.name,
-        tensors=tuple(
-            TensorSpec(name=name, dtype=dtype, shape=shape) for name, dtype in _DTYPES.items()
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

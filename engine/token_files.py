@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from headrace.storage import sync_directory
+
 TOKENS, TRAINED, OFFSETS, REPORT = "tokens.bin", "trained.bin", "offsets.bin", "report.json"
 
 
@@ -61,11 +63,12 @@ def new_dataset(out_dir: Path) -> Iterator[TokenWriter]:
 
 
 def _put_in_place(partial: Path, out_dir: Path) -> None:
-    for path in (*partial.iterdir(), partial):
-        _sync(path)
+    for path in partial.iterdir():
+        _sync_file(path)
+    sync_directory(partial)
     _remove(out_dir)
     partial.rename(out_dir)
-    _sync(out_dir.parent)
+    sync_directory(out_dir.parent)
 
 
 def _remove(folder: Path) -> None:
@@ -73,7 +76,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _sync(path: Path) -> None:
+def _sync_file(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -21,9 +21,9 @@ def import_state(
 ) -> None:
     """Fill the store's working generation: masters from the checkpoint, moments zero.
 
-    `slot` holds one record at a time; besides it, one fp32 copy of a record is held.
+    `slot` holds one record at a time, and its fp32 weights while they are converted.
     """
-    master = torch.empty(max(layout.num_elements for layout in spec.records))
+    master = conversion_room(spec, slot)
     tenth = max(1, len(spec.records) // 10)
     with open_source(model_dir, spec) as source:
         for i, layout in enumerate(spec.records):
@@ -36,7 +36,10 @@ def import_state(
 
 
 def write_master(store: TensorStore, layout: RecordLayout, slot: HostSlot, master: Tensor) -> None:
-    """Write a record from its fp32 master (1-D, the components' length), with zero moments."""
+    """Write a record from its fp32 master (1-D, the components' length), with zero moments.
+
+    The master may lie in the slot itself, in its `conversion_room`.
+    """
     views = state_views(slot, state_record(layout))
     split_master(master, views.hi, views.lo)
     views.exp_avg.zero_()
@@ -51,6 +54,17 @@ def read_master(store: TensorStore, layout: RecordLayout, slot: HostSlot, target
     join_master(views.hi, views.lo, target)
 
 
+def conversion_room(spec: ModelSpec, slot: HostSlot) -> Tensor:
+    """fp32 memory for the weights of any record, 1-D, in a slot that holds the largest one.
+
+    It is where the largest record has `exp_avg`: behind the weights of every record, and unused
+    until moments are written. So converting takes no memory that the plan does not count.
+    """
+    largest = max(spec.records, key=lambda layout: layout.num_elements)
+    offset = state_record(largest).offset("exp_avg")
+    return slot.tensor(torch.float32, largest.num_elements, offset)
+
+
 def export_store(
     store: TensorStore,
     spec: ModelSpec,
@@ -61,7 +75,7 @@ def export_store(
     target_dir: Path,
     dtype: ExportDtype = "auto",
 ) -> None:
-    """Write the store's weights as a Hugging Face directory; holds one record at a time.
+    """Write the store's weights as a Hugging Face directory; `slot` holds one record at a time.
 
     `auto` keeps the dtype of the checkpoint that the run started from.
     """
@@ -75,5 +89,5 @@ def export_store(
         assets_dir=assets_dir,
         dtype=source_dtype(model_dir) if dtype == "auto" else dtype,
         read_record=read_record,
-        scratch=torch.empty(max(layout.num_elements for layout in spec.records)),
+        scratch=conversion_room(spec, slot),
     )

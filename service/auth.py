@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import ApiError
+from .whole_file import write_whole
 
 PREFIX = "hr_"
 SHOWN_CHARS = 8  # of a token, in lists
@@ -111,13 +111,8 @@ def is_loopback(host: str) -> bool:
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    with write_whole(path, mode=0o600) as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def _check_is_local(headers: Mapping[str, str]) -> None:

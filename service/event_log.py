@@ -16,6 +16,7 @@ from typing import IO, Any, Self
 import orjson
 
 from headrace.engine import RunEvent
+from headrace.storage import sync_directory
 
 CHUNK_BYTES = 1 << 20
 
@@ -46,7 +47,7 @@ class EventLog:
         self._seq = max(last_seq, after_seq)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._fd, self._whole_bytes)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
     def append(self, event: RunEvent) -> int:
         """Append one event and return its number; a durable one is on the drive on return.
@@ -151,11 +152,3 @@ def _write_all(fd: int, line: bytes) -> None:
     rest = memoryview(line)
     while rest:
         rest = rest[os.write(fd, rest) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

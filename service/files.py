@@ -19,6 +19,8 @@ from typing import Self
 import aiofiles
 import aiofiles.threadpool.binary
 
+from headrace.storage import sync_directory
+
 from .errors import ApiError
 from .form import Form
 from .jobs import FileRecord, new_id
@@ -94,7 +96,7 @@ class Incoming:
         now = int(time.time())
         path = self._files_dir / file.id
         file.path.rename(path)
-        _sync_dir(self._files_dir)
+        sync_directory(self._files_dir)
         return FileRecord(
             id=file.id,
             bytes=file.bytes,
@@ -144,11 +146,3 @@ def remove_leftovers(files_dir: Path) -> None:
 async def _sync(file: aiofiles.threadpool.binary.AsyncBufferedIOBase) -> None:
     await file.flush()
     await asyncio.to_thread(os.fsync, file.fileno())
-
-
-def _sync_dir(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,25 +1,17 @@
 """Small JSON files that are there whole, on the drive, or not at all."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .whole_file import write_whole
+
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Replace the file with `values`; after a crash it holds the old content or the new."""
-    temporary = path.with_suffix(".part")
-    with temporary.open("w", encoding="utf-8") as file:
+    with write_whole(path) as file:
         json.dump(values, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
         }
     )
     longest = max(report.longest for report in reports)
-    return _fit(config, spec, Box(**request.box), longest, emit)
+    return _fit(config, spec, Box.from_dict(request.box), longest, emit)
 
 
 def _fit(config: TrainConfig, spec: Any, box: Box, longest: int, emit: Emit) -> TrainConfig:

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from .event_log import EventReader, LoggedEvent
 from .jobs import FileRecord, JobRecord
+from .whole_file import write_whole
 
 COLUMNS = (
     "step",
@@ -51,14 +51,10 @@ def write_result_file(job_id: str, log: Path, files_dir: Path) -> FileRecord:
     """
     file_id = f"file-{job_id.removeprefix('ftjob-')}"
     path = files_dir / file_id
-    temporary = path.with_suffix(".part")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
+    with write_whole(path) as file:
         table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
         table.writeheader()
         table.writerows(_rows(log))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
     content = path.read_bytes()
     return FileRecord(
         id=file_id,

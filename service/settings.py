@@ -5,10 +5,19 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from headrace.storage import parse_bytes
+
 GIB = 1 << 30
+
+
+def _read_size(value: Any) -> Any:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(_read_size), Field(ge=0)]  # bytes, or such as "8GiB"
 
 
 class Settings(BaseSettings):
@@ -16,7 +25,8 @@ class Settings(BaseSettings):
 
     `volumes` are directories for the training state, each with an optional ":BYTES" limit;
     without one they lie in the data directory. Where there can be several, one string with commas
-    will do. `device_bytes` and `host_bytes` of None mean what the box has.
+    will do. `device_bytes` and `host_bytes` of None mean what the box has. `tokens_file` holds the
+    hashes of access tokens; None: tokens.json in the data directory.
     """
 
     model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="forbid", frozen=True)
@@ -27,10 +37,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8400, ge=0, le=65535)
     volumes: Annotated[tuple[str, ...], NoDecode] = ()
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    device_bytes: ByteSize | None = None
-    host_bytes: ByteSize | None = None
-    max_file_bytes: ByteSize = ByteSize(8 * GIB)
-    token_file: Path | None = None
+    device_bytes: Size | None = None
+    host_bytes: Size | None = None
+    max_file_bytes: Size = 8 * GIB
+    tokens_file: Path | None = None
 
     @field_validator("models_dir", "volumes", mode="before")
     @classmethod
@@ -39,7 +49,7 @@ class Settings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return (value,) if isinstance(value, Path) else value
 
-    @field_validator("data_dir", "token_file")
+    @field_validator("data_dir", "tokens_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return value and value.expanduser().absolute()
@@ -72,7 +82,7 @@ class Settings(BaseSettings):
     @property
     def tokens_path(self) -> Path:
         """Where the hashes of the access tokens lie."""
-        return self.token_file or self.data_dir / "tokens.json"
+        return self.tokens_file or self.data_dir / "tokens.json"
 
     @classmethod
     def load(cls, config: Path | None = None, **given: Any) -> Self:

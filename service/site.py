@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import pynvml
 
-from headrace.engine import Box
+from headrace.engine import Box, detect_box
 from headrace.storage import VolumeConfig, probe_volume
 
 from .errors import ApiError
@@ -40,14 +40,14 @@ class Site:
         """The site that the settings describe."""
         return cls(
             device=find_device() if settings.device == "auto" else settings.device,
-            device_bytes=settings.device_bytes and int(settings.device_bytes),
-            host_bytes=settings.host_bytes and int(settings.host_bytes),
+            device_bytes=settings.device_bytes,
+            host_bytes=settings.host_bytes,
             volumes=settings.volume_list,
         )
 
     def box(self) -> Box:
         """What the machine has free at this moment. ApiError when its GPU is gone."""
-        box = Box.detect(device="cpu", volumes=self.volumes)
+        box = detect_box(device="cpu", volumes=self.volumes)
         if self.device == "cpu":
             return box
         shown = gpus()

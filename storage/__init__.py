@@ -20,30 +20,48 @@ from .errors import (
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
+    from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
-    from .config import VolumeConfig
+    from .config import VolumeConfig, parse_bytes
+    from .device_road import measure_device_road
+    from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
+    from .gds_probe import GdsStatus, probe_gds
     from .layout import Layout, plan_layout
     from .ledger import CommitInfo, KeptCommit
-    from .pool import DeviceSlab, DeviceSlot, HostArena, HostSlot
+    from .pool import HostArena
     from .rates import Calibration, read_calibration
+    from .slab import DeviceSlab, DeviceSlot
+    from .slot import HostSlot
+    from .space import VolumeRoom, fit_store, measure_rooms
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import TensorStore
     from .transfer import Fence, Transfer
     from .volume import VolumeStatus, probe_volume
 
 _HOMES = {
+    "measure_device_road": "device_road",
+    "GdsStatus": "gds_probe",
+    "probe_gds": "gds_probe",
+    "DriveBench": "bench",
+    "LoadCase": "bench",
+    "busy_python": "bench",
     "Layout": "layout",
     "VolumeConfig": "config",
+    "parse_bytes": "config",
     "plan_layout": "layout",
     "Calibration": "rates",
     "calibrate_volume": "calibrate",
     "read_calibration": "rates",
-    "DeviceSlab": "pool",
-    "DeviceSlot": "pool",
+    "DeviceSlab": "slab",
+    "DeviceSlot": "slab",
     "HostArena": "pool",
-    "HostSlot": "pool",
+    "HostSlot": "slot",
+    "VolumeRoom": "space",
+    "fit_store": "space",
+    "sync_directory": "filesystem",
+    "measure_rooms": "space",
     "LinkStats": "stats",
     "StorageStatus": "stats",
     "StoreStats": "stats",
@@ -68,8 +86,10 @@ __all__ = [
     "DTYPE_BYTES",
     "DeviceSlab",
     "DeviceSlot",
+    "DriveBench",
     "Fence",
     "FoundCommit",
+    "GdsStatus",
     "HostArena",
     "HostSlot",
     "Incompatible",
@@ -79,6 +99,7 @@ __all__ = [
     "KeptCommit",
     "Layout",
     "LinkStats",
+    "LoadCase",
     "Locked",
     "Misuse",
     "NoSpace",
@@ -93,14 +114,22 @@ __all__ = [
     "TensorStore",
     "Transfer",
     "VolumeConfig",
+    "VolumeRoom",
     "VolumeStatus",
+    "busy_python",
     "calibrate_volume",
     "fall_back",
     "find_commits",
+    "fit_store",
+    "measure_rooms",
+    "measure_device_road",
+    "parse_bytes",
     "plan_layout",
+    "probe_gds",
     "probe_volume",
     "read_calibration",
     "round_up",
+    "sync_directory",
 ]
 
 

@@ -8,7 +8,7 @@ its blocks, in order, eight little-endian bytes each: blocks can be hashed in an
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 import xxhash
 
@@ -17,9 +17,17 @@ from .record import RecordSpec
 Digests = dict[int, int]  # start of a block (bytes from the start of the record) -> its xxh3_64
 
 
-def hash_bytes(data: bytes | memoryview) -> int:
-    """xxh3_64 of some bytes."""
-    digest: int = xxhash.xxh3_64_intdigest(data)
+class OnDevice(Protocol):
+    """Bytes that the processor does not see where they are."""
+
+    def host_copy(self) -> memoryview:
+        """The bytes in host memory."""
+
+
+def hash_bytes(data: bytes | memoryview | OnDevice) -> int:
+    """xxh3_64 of some bytes; bytes on a device are copied here for it."""
+    seen = data if isinstance(data, bytes | memoryview) else data.host_copy()
+    digest: int = xxhash.xxh3_64_intdigest(seen)
     return digest
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-Backend = Literal["auto", "direct", "buffered"]
+Backend = Literal["auto", "direct", "buffered", "gds"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.IGNORECASE)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
@@ -28,7 +28,8 @@ class VolumeConfig:
     """A directory on one drive, and how much of it may be used.
 
     `limit_bytes` bounds all stores below `path` together. `throttle_bytes_per_second` slows reads
-    and writes, taken together, to that rate: it models a slower drive.
+    and writes, taken together, to that rate: it models a slower drive. `gds` asks for GPUDirect
+    Storage; where it is not proven to be real, the volume does what `auto` does and says why.
     """
 
     path: Path

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .checksum import Spans
 from .config import VolumeConfig
-from .errors import StoreError
+from .errors import Misuse, StoreError
 from .files import (
     DATA_NAME,
     check_header,
@@ -18,7 +19,7 @@ from .files import (
     store_directories,
 )
 from .filesystem import free_bytes
-from .future import Patience
+from .future import Buffer, Patience
 from .health import DriveLoad, warnings_of
 from .io_queue import IoQueue
 from .layout import Layout
@@ -26,7 +27,6 @@ from .lock import StoreLock
 from .manifest import Manifest
 from .operation import Drive, Target
 from .rates import known_rate
-from .space import check_space
 from .stats import LinkMeter, StoreStats
 from .throttle import Throttle
 from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
@@ -118,6 +118,24 @@ class DriveSet:
             )
         ]
 
+    def check_reaches(self, slot: Buffer) -> None:
+        """Raise Misuse for a slot on the device, unless GDS is the road of every volume."""
+        if not slot.on_device:
+            return
+        for status in self._statuses:
+            if not status.active.startswith("gds"):
+                raise Misuse(
+                    f"volume {status.path} cannot reach device memory ({status.active}: "
+                    f"{status.why}); use a host slot and a copy"
+                )
+
+    def register_device(self, memory: Any) -> None:
+        """Make device memory known to cuFile, where there is GDS; for the whole process at once."""
+        for drive in self.drives[:1]:
+            register = getattr(drive.volume, "register", None)
+            if register is not None:
+                register(memory)
+
     def log_roads(self, what: str) -> None:
         """Say once which road the bytes of each volume take, and why."""
         for volume in self._statuses:
@@ -182,17 +200,16 @@ def create_drives(
     *,
     name: str,
     description: dict[str, object],
-    reserve_bytes: int | None,
 ) -> DriveSet:
     """Reserve and open the files of a new store; whole, or nothing is left behind.
 
-    `place` says where everything goes, once the volumes are known to be of use.
+    `place` says where everything goes, or that it does not fit, once the volumes are known to be
+    of use.
     """
     directories = store_directories(volumes, name)
     statuses = [probe_volume(volume) for volume in volumes]
     remove_store(directories, only_halves=True)
     layout = place()
-    check_space(volumes, layout.file_bytes, reserve_bytes)
     manifests = new_manifests(name, layout, description)
     lock, files = create_files(directories, manifests, statuses, options.open_volume)
     return DriveSet(manifests[0], lock, volumes, statuses, files, options)

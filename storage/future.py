@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .errors import IoTimeout, Misuse, StoreError
 
@@ -20,8 +20,12 @@ class Buffer(Protocol):
         """Size in bytes."""
 
     @property
-    def view(self) -> memoryview:
-        """The bytes, writable."""
+    def view(self) -> Any:
+        """The bytes, writable: a memoryview, or a view of device memory."""
+
+    @property
+    def on_device(self) -> bool:
+        """True when only GPUDirect Storage reaches the bytes."""
 
     def hold(self) -> None:
         """An operation begins to use the slot."""

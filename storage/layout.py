@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .config import VolumeConfig
 from .record import PAGE_BYTES, RecordSpec, round_up
 
 KIB = 1024
@@ -103,13 +102,13 @@ def extent_bytes(record: RecordSpec) -> int:
 
 def plan_layout(
     records: Sequence[RecordSpec],
-    volumes: Sequence[VolumeConfig],
+    volumes: Sequence[object],
     *,
     stripe_bytes: int = STRIPE_BYTES,
     keep_generations: int = 0,
     deal: tuple[int, ...] | None = None,
 ) -> Layout:
-    """Place records on volumes: the same arguments always give the same layout.
+    """Place records on volumes, which are only counted: the same arguments give the same layout.
 
     Stripes are dealt in turn, or in the order of `deal` (indexes of volumes, as often as their
     share asks for); each extent begins at the place in the deal after the one where the last
@@ -187,7 +186,7 @@ def _validate_extent(layout: Layout, record: RecordSpec, extent: Extent) -> None
 
 def _check_plan(
     records: Sequence[RecordSpec],
-    volumes: Sequence[VolumeConfig],
+    volumes: Sequence[object],
     stripe_bytes: int,
     keep_generations: int,
 ) -> None:

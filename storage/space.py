@@ -3,12 +3,14 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from .config import VolumeConfig
 from .errors import NoSpace
 from .files import DATA_NAME
 from .filesystem import free_bytes, total_bytes
-from .layout import Layout, plan_layout
+from .layout import STRIPE_BYTES, Layout, plan_layout
 from .rates import known_rate
 from .record import RecordSpec
 from .shares import deal_of, shares_of
@@ -18,87 +20,114 @@ _RESERVE_SHARE = 20  # a twentieth of the file system
 _FILL_SHARE = 0.98  # stripes are whole: a volume that is filled may get a little more than its part
 
 
-def place_records(
-    volumes: Sequence[VolumeConfig],
-    records: Sequence[RecordSpec],
-    *,
-    stripe_bytes: int,
-    keep_generations: int,
-    reserve_bytes: int | None,
-) -> Layout:
-    """Lay records out over the volumes by what is known of them now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeRoom:
+    """What a volume has for a new store: sizes in bytes, its speed in bytes a second.
 
-    Stripes go by calibrated rates (`calibrate`) when all volumes have one, else evenly, and never
-    more to a volume than it can hold.
+    Volumes with the same `device` share its free bytes; None: a device of its own. `limit_bytes`
+    bounds all stores of the volume together, which take `taken_bytes` now.
     """
-    even = plan_layout(
-        records, volumes, stripe_bytes=stripe_bytes, keep_generations=keep_generations
-    )
-    if len(volumes) == 1:
-        return even
-    rates = [known_rate(volume) for volume in volumes]
-    head = even.body_offset(2)  # on every volume, however small its share
-    room = [int(_FILL_SHARE * (one - head)) for one in capacities(volumes, reserve_bytes)]
-    deal = deal_of(shares_of(rates, room, even.total_bytes - head * len(volumes)))
-    return plan_layout(
-        records, volumes, stripe_bytes=stripe_bytes, keep_generations=keep_generations, deal=deal
-    )
+
+    path: str
+    free_bytes: int
+    device: int | None = None
+    reserve_bytes: int = 0  # stays free on the device
+    limit_bytes: int | None = None
+    taken_bytes: int = 0
+    bytes_per_second: float | None = None  # as calibrated; None: not known
 
 
-def capacities(volumes: Sequence[VolumeConfig], reserve_bytes: int | None) -> list[int]:
-    """Bytes that a new store may take on each volume; two on one device have half of it each."""
-    on_device = Counter(_device(volume) for volume in volumes)
-    found = []
-    for volume in volumes:
-        room = free_bytes(volume.path) - _reserve(volume, reserve_bytes)
-        room //= on_device[_device(volume)]
-        if volume.limit_bytes is not None:
-            room = min(room, volume.limit_bytes - _bytes_of_stores(volume))
-        found.append(max(0, room))
-    return found
-
-
-def check_space(
-    volumes: Sequence[VolumeConfig], file_bytes: Sequence[int], reserve_bytes: int | None
-) -> None:
-    """Raise NoSpace, with the numbers, when the files would not fit on their volumes.
+def measure_rooms(
+    volumes: Sequence[VolumeConfig], *, reserve_bytes: int | None = None
+) -> list[VolumeRoom]:
+    """Look at the volumes as they are now; one that does not exist yet counts with its parent.
 
     `reserve_bytes` stays free on each file system; None: 2 GiB or 5 % of it, the larger.
     """
-    wanted_on_device: Counter[int] = Counter()
-    for volume, wanted in zip(volumes, file_bytes, strict=True):
-        _check_limit(volume, wanted)
-        wanted_on_device[_device(volume)] += wanted
-        in_all = wanted_on_device[_device(volume)]
-        reserve, free = _reserve(volume, reserve_bytes), free_bytes(volume.path)
-        if in_all + reserve > free:
+    return [_measure(volume, reserve_bytes) for volume in volumes]
+
+
+def fit_store(
+    rooms: Sequence[VolumeRoom],
+    records: Sequence[RecordSpec],
+    *,
+    stripe_bytes: int = STRIPE_BYTES,
+    keep_generations: int = 0,
+) -> Layout:
+    """The layout of a new store in these rooms; NoSpace, with the numbers, when it does not fit.
+
+    Pure, and asked by `TensorStore.create` too: what fits here is created as long as the volumes
+    stay as they are. Stripes go by known speeds when all volumes have one, else evenly, and never
+    more to a volume than it can hold.
+    """
+    even = plan_layout(records, rooms, stripe_bytes=stripe_bytes, keep_generations=keep_generations)
+    layout = even
+    if len(rooms) > 1:
+        head = even.body_offset(2)  # on every volume, however small its share
+        free = [int(_FILL_SHARE * (one - head)) for one in _capacities(rooms)]
+        rates = [room.bytes_per_second for room in rooms]
+        deal = deal_of(shares_of(rates, free, even.total_bytes - head * len(rooms)))
+        layout = plan_layout(
+            records, rooms, stripe_bytes=stripe_bytes, keep_generations=keep_generations, deal=deal
+        )
+    _check_space(rooms, layout.file_bytes)
+    return layout
+
+
+def _measure(volume: VolumeConfig, reserve_bytes: int | None) -> VolumeRoom:
+    home = volume.path
+    while not home.exists():
+        home = home.parent
+    if reserve_bytes is None:
+        reserve_bytes = max(_LEAST_RESERVE_BYTES, total_bytes(home) // _RESERVE_SHARE)
+    return VolumeRoom(
+        path=str(volume.path),
+        free_bytes=free_bytes(home),
+        device=os.stat(home).st_dev,
+        reserve_bytes=reserve_bytes,
+        limit_bytes=volume.limit_bytes,
+        taken_bytes=_bytes_of_stores(volume.path),
+        bytes_per_second=known_rate(volume),
+    )
+
+
+def _capacities(rooms: Sequence[VolumeRoom]) -> list[int]:
+    """Bytes that a new store may take on each volume; two on one device have half of it each."""
+    on_device = Counter(_device(room) for room in rooms)
+    found = []
+    for room in rooms:
+        capacity = (room.free_bytes - room.reserve_bytes) // on_device[_device(room)]
+        if room.limit_bytes is not None:
+            capacity = min(capacity, room.limit_bytes - room.taken_bytes)
+        found.append(max(0, capacity))
+    return found
+
+
+def _check_space(rooms: Sequence[VolumeRoom], file_bytes: Sequence[int]) -> None:
+    wanted_on_device: Counter[int | str] = Counter()
+    for room, wanted in zip(rooms, file_bytes, strict=True):
+        _check_limit(room, wanted)
+        wanted_on_device[_device(room)] += wanted
+        in_all = wanted_on_device[_device(room)]
+        if in_all + room.reserve_bytes > room.free_bytes:
             raise NoSpace(
-                f"volume {volume.path}: {in_all} bytes are needed and {reserve} "
-                f"kept in reserve, but only {free} are free; free space or add a volume"
+                f"volume {room.path}: {in_all} bytes are needed and {room.reserve_bytes} "
+                f"kept in reserve, but only {room.free_bytes} are free; free space or add a volume"
             )
 
 
-def _check_limit(volume: VolumeConfig, wanted: int) -> None:
-    if volume.limit_bytes is None:
-        return
-    taken = _bytes_of_stores(volume)
-    if taken + wanted > volume.limit_bytes:
+def _check_limit(room: VolumeRoom, wanted: int) -> None:
+    if room.limit_bytes is not None and room.taken_bytes + wanted > room.limit_bytes:
         raise NoSpace(
-            f"volume {volume.path}: the store needs {wanted} bytes and {taken} are taken "
-            f"by other stores, of a limit of {volume.limit_bytes}; raise the limit, "
+            f"volume {room.path}: the store needs {wanted} bytes and {room.taken_bytes} are taken "
+            f"by other stores, of a limit of {room.limit_bytes}; raise the limit, "
             "remove a store, or add a volume"
         )
 
 
-def _reserve(volume: VolumeConfig, reserve_bytes: int | None) -> int:
-    if reserve_bytes is not None:
-        return reserve_bytes
-    return max(_LEAST_RESERVE_BYTES, total_bytes(volume.path) // _RESERVE_SHARE)
+def _device(room: VolumeRoom) -> int | str:
+    return room.path if room.device is None else room.device
 
 
-def _device(volume: VolumeConfig) -> int:
-    return os.stat(volume.path).st_dev
-
-
-def _bytes_of_stores(volume: VolumeConfig) -> int:
-    return sum(file.stat().st_blocks * 512 for file in volume.path.glob(f"*/{DATA_NAME}"))
+def _bytes_of_stores(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in path.glob(f"*/{DATA_NAME}"))

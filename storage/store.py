@@ -19,14 +19,14 @@ from .errors import IoTimeout, Misuse, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
-from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES
+from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, Layout
 from .ledger import CommitInfo, KeptCommit, Ledger
 from .operation import read_record, write_record
 from .record import RecordSpec
 from .recovery import LastCommit, read_last_commit, verify_all, version_in
 from .scrub import Progress
 from .session import Session
-from .space import place_records
+from .space import fit_store, measure_rooms
 from .stats import StorageStatus, StoreStats
 from .trailer import Trailer
 from .volume import OpenVolume, open_file_volume
@@ -72,20 +72,19 @@ class TensorStore:
         is reserved too (`keep`). Raises NoSpace before anything is made,
         Misuse when the store exists, Locked, StoreError for a volume that cannot be used.
         """
+
+        def place() -> Layout:
+            rooms = measure_rooms(volumes, reserve_bytes=reserve_bytes)
+            return fit_store(
+                rooms, records, stripe_bytes=stripe_bytes, keep_generations=keep_generations
+            )
+
         drives = create_drives(
             volumes,
-            partial(
-                place_records,
-                volumes,
-                records,
-                stripe_bytes=stripe_bytes,
-                keep_generations=keep_generations,
-                reserve_bytes=reserve_bytes,
-            ),
+            place,
             OpenOptions(io_timeout_seconds=io_timeout_seconds, open_volume=open_volume),
             name=name,
             description=dict(description or {}),
-            reserve_bytes=reserve_bytes,
         )
         drives.log_roads("created")
         return cls(drives, None, read_only=False)
@@ -179,6 +178,7 @@ class TensorStore:
         """
         index = self._indexes[record]
         _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
+        self._drives.check_reaches(slot)
         kept = None
         if generation is not None:
             commit = self._ledger.find(generation)
@@ -211,6 +211,7 @@ class TensorStore:
         """
         index = self._indexes[record]
         _check_slot(slot, record, self._records[record].padded_bytes)
+        self._drives.check_reaches(slot)
         with self._lock:
             step = self._session.step_of(f"write of record {record!r}")
             extent = self._generations.extent_to_write(index)
@@ -313,6 +314,13 @@ class TensorStore:
             volumes=self._drives.statuses(self._ledger.written_bytes()),
             warnings=self._drives.warnings(),
         )
+
+    def register_device(self, memory: Any) -> None:
+        """Make a slab (`DeviceSlab.memory`) known to cuFile until close; without GDS, nothing.
+
+        Only for device slots that the store itself reads and writes; once, for the whole slab.
+        """
+        self._drives.register_device(memory)
 
     def close(self) -> None:
         """Let the store go. What was not committed is lost; every future comes to its end."""

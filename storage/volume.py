@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, cast
 
 from .config import Backend, VolumeConfig
 from .errors import IoFailed, StoreError
@@ -19,6 +19,7 @@ _RWF_DONTCACHE = 0x80
 _DIRTY_LIMIT_BYTES = 64 * MIB
 _DIRECT_FILESYSTEMS = ("ext4", "xfs", "f2fs")
 _PROBE_BYTES = MIB
+Road = Literal["direct", "buffered", "gds-nvfs", "gds-p2pdma"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class VolumeStatus:
 
     path: str
     requested: Backend
-    active: Backend
+    active: Road
     why: str
     filesystem: str
     memory_alignment: int
@@ -154,6 +155,10 @@ class FileVolume:
 
 def open_file_volume(status: VolumeStatus, path: Path, read_only: bool) -> Volume:
     """Open a store's file by the road that the probe found."""
+    if status.active.startswith("gds"):
+        from .gds import open_gds_volume  # kvikio and torch, where they are really used
+
+        return open_gds_volume(path, read_only=read_only)
     return FileVolume(path, direct=status.active == "direct", read_only=read_only)
 
 
@@ -190,9 +195,10 @@ def probe_volume(config: VolumeConfig, *, writable: bool = True) -> VolumeStatus
             "change its owner or mode, or use another volume"
         ) from error
     try:
-        return _judge(config, status, _direct_refusal(probe, status.filesystem), probe)
+        status = _judge(config, status, _direct_refusal(probe, status.filesystem), probe)
     finally:
         probe.unlink()
+    return _with_gds(status) if config.backend == "gds" else status
 
 
 def _judge(
@@ -215,6 +221,16 @@ def _judge(
         memory_alignment=alignment.memory if alignment else PAGE_BYTES,
         offset_alignment=alignment.offset if alignment else PAGE_BYTES,
     )
+
+
+def _with_gds(status: VolumeStatus) -> VolumeStatus:
+    """GDS if a child process proves it now; else the road found before, with the reason."""
+    from .gds_probe import probe_gds
+
+    found = probe_gds(Path(status.path))
+    if not found.active:
+        return replace(status, why=f"no GDS: {found.why}. {status.active}: {status.why}")
+    return replace(status, active=cast(Road, found.active), why=found.why)
 
 
 def _refusal_by_name(filesystem: str) -> str:

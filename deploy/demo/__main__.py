@@ -62,6 +62,7 @@ def main() -> int:
         ran = run(daemon.url, recipe)
         if ran.job["status"] != "succeeded":
             say(f"the job {ran.job['status']}: {ran.job.get('error')}; log: {daemon.log}")
+            daemon.keep = False
             return 1
         tuned = export(daemon.url, ran, home / "fine-tuned")
         say("asking the fine-tuned model, with plain transformers")

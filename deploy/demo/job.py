@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
+from openai import APIStatusError, OpenAI
 
 from headrace.service.cli.output import console
 from headrace.service.cli.progress import Progress
@@ -53,17 +53,20 @@ def run(url: str, recipe: Recipe) -> Ran:
         killer = Killer(client, recipe.kill_at)
         killer.look()
         with MemoryWatch(lambda: killer.pid) as memory:
-            job = api.fine_tuning.jobs.create(
-                model=recipe.model,
-                training_file=train.id,
-                validation_file=valid.id,
-                seed=0,
-                suffix="demo",
-                method={
-                    "type": "supervised",
-                    "supervised": {"hyperparameters": hyperparameters(recipe)},
-                },
-            )
+            try:
+                job = api.fine_tuning.jobs.create(
+                    model=recipe.model,
+                    training_file=train.id,
+                    validation_file=valid.id,
+                    seed=0,
+                    suffix="demo",
+                    method={
+                        "type": "supervised",
+                        "supervised": {"hyperparameters": hyperparameters(recipe)},
+                    },
+                )
+            except APIStatusError as refusal:
+                raise SystemExit(f"the daemon refused the job: {refusal.message}") from refusal
             console().print(f"job {job.id} created through the openai client", markup=False)
             watch_job(client, job.id, on_event=killer.on_event)
     ran = Ran(job=api.fine_tuning.jobs.retrieve(job.id).to_dict())

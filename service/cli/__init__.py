@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, calibrate, checks, data, fsck, jobs, serve, train
+from . import bench, bench_io, calibrate, checks, data, fsck, jobs, serve, train
 
 app = typer.Typer(
     name="headrace",
@@ -54,3 +54,4 @@ app.add_typer(data_app, name="data", rich_help_panel="Look")
 app.add_typer(bench_app, name="bench", rich_help_panel="Look")
 data_app.command("check")(data.check)
 bench_app.command("step")(bench.step)
+bench_app.command("io")(bench_io.io)

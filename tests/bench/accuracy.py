@@ -95,6 +95,7 @@ def compare(events: list[RunEvent], reference: ReferenceRun, export_dir: Path) -
     evals = [event.data["eval_loss"] for event in events if event.type == "eval"]
     expected = list(reference.eval_losses.values())
     losses = [step["loss"] for step in steps]
+    norms = [step["grad_norm"] for step in steps]
     apart = relative_differences(read_checkpoint(export_dir), reference.state)
     worst = max(apart, key=lambda name: apart[name])
     return {
@@ -111,8 +112,11 @@ def compare(events: list[RunEvent], reference: ReferenceRun, export_dir: Path) -
             ),
         },
         "grad_norm": {
-            "product": [step["grad_norm"] for step in steps],
+            "product": norms,
             "reference": reference.grad_norms,
+            "largest_relative_difference": max(
+                abs(a / b - 1) for a, b in zip(norms, reference.grad_norms, strict=True)
+            ),
         },
         "weights": {"largest_relative_difference": apart[worst], "tensor": worst},
         "payload_bytes_of_last_step": {

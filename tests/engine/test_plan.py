@@ -1,13 +1,18 @@
 """The planner counts before it promises, and refuses with numbers."""
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch_rows, make_plan
+from headrace.engine.box import detect_box
 from headrace.engine.plan import step_visits
 from headrace.engine.shapes import shape_spec
+from headrace.engine.state import state_record
+from headrace.storage import NoSpace, TensorStore, VolumeConfig, VolumeRoom
 
 MIB = 2**20
 SPEC = shape_spec("smollm2-135m")
@@ -81,6 +86,36 @@ def test_a_run_that_cannot_fit_is_refused_with_numbers(
 ) -> None:
     with pytest.raises(CannotFit, match=rf"needs \d+ MiB {words}|{words}"):
         make_plan(SPEC, _config(**settings), longest_row_tokens=256, box=box)
+
+
+def test_two_volumes_of_one_drive_have_its_space_once() -> None:
+    needed = make_plan(SPEC, _config(), longest_row_tokens=256, box=BOX).volume_bytes
+    rooms = {
+        path: VolumeRoom(path=path, device=7, free_bytes=int(0.9 * needed)) for path in ("/a", "/b")
+    }
+    box = replace(BOX, volumes=rooms)
+    with pytest.raises(CannotFit, match="only .* are free"):
+        make_plan(SPEC, _config(), longest_row_tokens=256, box=box)
+
+
+@pytest.mark.parametrize("slack", [0, -1])
+def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, slack: int) -> None:
+    """One judge: the limit of a volume at which planning says no is that of creating the store."""
+    spec = shape_spec("tiny", layers=1)
+    needed = make_plan(spec, _config(), longest_row_tokens=16, box=BOX).volume_bytes
+    volume = VolumeConfig(path=tmp_path, limit_bytes=needed + slack)
+    room = detect_box(device="cpu", volumes=[f"{tmp_path}:{needed + slack}"]).volumes
+    box = Box.from_dict(json.loads(json.dumps(asdict(replace(BOX, volumes=room)))))
+    records = [state_record(record) for record in spec.records]
+    if slack:
+        with pytest.raises(CannotFit, match="of a limit of"):
+            make_plan(spec, _config(), longest_row_tokens=16, box=box)
+        with pytest.raises(NoSpace, match="of a limit of"):
+            TensorStore.create([volume], records, name="s")
+        return
+    make_plan(spec, _config(), longest_row_tokens=16, box=box)
+    TensorStore.create([volume], records, name="s").close()
+    assert (tmp_path / "s" / "data.bin").stat().st_size == needed
 
 
 def test_the_microbatch_shrinks_until_it_fits() -> None:
