@@ -20,6 +20,20 @@ def step(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens a row.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps, after one that warms up.")] = 3,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    compute_dtype: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; by default the device's own.")
+    ] = None,
+    compile: Annotated[
+        str, typer.Option(help="torch.compile of the layers: off, static or dynamic.")
+    ] = "off",
+    state_tier: Annotated[
+        str, typer.Option(help="Where the state lives: nvme, host, device, or auto.")
+    ] = "nvme",
+    max_grad_norm: Annotated[
+        float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")
+    ] = 1.0,
+    deterministic: Annotated[bool, typer.Option(help="Deterministic algorithms.")] = True,
+    commit: Annotated[bool, typer.Option(help="Commit every step to the volumes.")] = True,
     device_bytes: ByteSize = None,
     host_bytes: ByteSize = None,
     volume: Volumes = None,
@@ -29,9 +43,10 @@ def step(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Time the step alone with each number of slots, state on NVMe: does the overlap hold?
+    """Time the step alone with each number of slots: does the overlap hold?
 
-    With 3 slots a step should take about the larger of computing and moving, with 1 slot the sum.
+    With state on NVMe, a step with 3 slots should take about the larger of computing and moving,
+    with 1 slot the sum.
     """
     from headrace.engine import CannotFit, TrainConfig, bench_step, shape_spec
     from headrace.storage import StoreError, VolumeConfig
@@ -51,7 +66,13 @@ def step(
             microbatch_rows=microbatch_rows,
             device_bytes=parse_size(device_bytes),
             host_bytes=parse_size(host_bytes),
-            state_tier="nvme",
+            compute_dtype=compute_dtype or ("bfloat16" if device == "cuda" else "float32"),  # type: ignore[arg-type]
+            compile=compile,  # type: ignore[arg-type]
+            state_tier=state_tier,  # type: ignore[arg-type]
+            max_grad_norm=max_grad_norm,
+            deterministic=deterministic,
+            loss_chunk_tokens=4096 if device == "cuda" else 256,
+            commit_every_steps=1 if commit else 2**31,
         )
         result = bench_step(
             config,
@@ -60,9 +81,13 @@ def step(
             slots=slots or [1, 3],
             volumes=volumes,
             num_steps=steps,
+            commit=commit,
         )
     except (CannotFit, ValueError, StoreError) as error:
         raise CliError(str(error)) from error
+    for run in result["runs"].values():
+        flops = 6 * result["num_params"] * result["tokens_per_step"]
+        run["model_tflops"] = flops / run["step_seconds"] / 1e12
     result = {"shape": shape, "layers": layers, "throttle": rate, **result, "box": box()}
     if as_json:
         print_json(result)
@@ -86,8 +111,9 @@ def _show(result: dict[str, Any]) -> None:
         moved = ", ".join(f"{k} {human_bytes(v)}" for k, v in run["link_bytes"].items() if v)
         ratio = f"{run['ratio_to_limit']:.2f}" if "ratio_to_limit" in run else ""
         stalled = f"{run['stall_read_seconds']:.2f}"
-        rows.append([count, f"{run['step_seconds']:.2f}", ratio, stalled, moved])
-    columns = ["slots", "step s", "x limit", "waited to read s", "moved a step"]
+        tflops = f"{run['model_tflops']:.3g}"
+        rows.append([count, f"{run['step_seconds']:.2f}", tflops, ratio, stalled, moved])
+    columns = ["slots", "step s", "model TFLOPS", "x limit", "waited to read s", "moved a step"]
     print_table(columns, rows, empty="")
     if "overlapped_seconds" in result:
         out.print(f"limit with 1 slot: {result['serial_seconds']:.2f} s, compute + read + write; "
