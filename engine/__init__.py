@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import TrainConfig
+from .errors import NotFinite, SettingsChanged
 from .model import ModelSpec, ParamSpec, RecordLayout
-from .report import LinkReport, RunEvent, RunResult, StepReport
+from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
 
 if TYPE_CHECKING:
     from .bench import bench_step
@@ -63,13 +64,17 @@ __all__ = [
     "LinkReport",
     "ModelError",
     "ModelSpec",
+    "NotFinite",
+    "OUTCOME_OF",
     "ParamSpec",
     "Plan",
     "RecordLayout",
     "RunEvent",
     "SHAPES",
     "RunResult",
+    "SettingsChanged",
     "StepReport",
+    "StopReason",
     "TokenDataset",
     "TrainConfig",
     "UnknownFamily",

@@ -6,6 +6,7 @@ from typing import Any, Self
 from headrace.storage import TensorStore
 
 from .config import TrainConfig
+from .errors import SettingsChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class LoopState:
     def of(cls, store: TensorStore, config: TrainConfig) -> Self:
         """The state in the store's last commit.
 
-        ValueError when it was made under another numerics key: going on would not give the
+        SettingsChanged when it was made under another numerics key: going on would not give the
         weights that either setting promises.
         """
         saved = store.metadata["numerics_key"]
@@ -46,7 +47,7 @@ class LoopState:
             if saved.get(name) != value
         ]
         if changed:
-            raise ValueError(
+            raise SettingsChanged(
                 "the saved state cannot be resumed with other settings: "
                 + "; ".join(changed)
                 + ". Start a new job, or give the settings it was started with."

@@ -7,10 +7,11 @@ from math import pi
 from pathlib import Path
 from typing import Any
 
+from .families import FAMILIES, unknown_family
 from .gguf_header import GgufHeader, read_gguf_header
 from .llama import EMBEDDING, HEAD, NORM, llama_spec
 from .model import ModelSpec
-from .model_files import ModelError, UnknownFamily
+from .model_files import ModelError
 from .tensor_table import TensorEntry, check_tensors
 
 # Types that the gguf package turns back into float32.
@@ -74,10 +75,8 @@ def gguf_config(header: GgufHeader) -> dict[str, Any]:
     """A config.json for the model, as transformers' LlamaConfig reads it."""
     values, where = header.metadata, header.path
     family = values.get("general.architecture")
-    if family != "llama":
-        raise UnknownFamily(
-            f"{where}: its architecture is {family!r}; the families known here are: llama"
-        )
+    if family not in FAMILIES:
+        raise unknown_family(f"{where}: its architecture is {family!r}")
     _check_supported(values, where)
     heads = values.get("llama.attention.head_count")
     config = {
@@ -120,7 +119,7 @@ def _check_supported(values: Mapping[str, Any], where: Path) -> None:
             f"{where} is one of {num_parts} parts; join them first: llama-gguf-split --merge"
         )
     if values.get("llama.expert_count", 0) != 0:
-        raise UnknownFamily(f"{where}: a mixture of experts; the families known here are: llama")
+        raise unknown_family(f"{where}: a mixture of experts")
 
 
 def _check_rotary_size(values: Mapping[str, Any], head_dim: int, where: Path) -> None:

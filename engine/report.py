@@ -1,6 +1,6 @@
 """What a run says of itself: events for people, step reports with measured bytes and seconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +10,11 @@ EventType = Literal[
 Level = Literal["info", "warn", "error"]
 StopReason = Literal["cancel", "pause", "shutdown"]
 Outcome = Literal["succeeded", "cancelled", "paused", "interrupted"]
+OUTCOME_OF: Mapping[StopReason, Outcome] = {
+    "cancel": "cancelled",
+    "pause": "paused",
+    "shutdown": "interrupted",
+}
 
 LINKS = ("nvme_read", "nvme_write", "h2d", "d2h")
 

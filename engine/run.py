@@ -17,7 +17,7 @@ from .config import TrainConfig
 from .data import TokenDataset
 from .model import ModelSpec
 from .plan import Plan, make_plan
-from .report import Emit, Outcome, Poll, RunEvent, RunResult, StopReason
+from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
@@ -25,19 +25,13 @@ from .trainer import Trainer
 from .weights import export_store, import_state
 from .workspace import Workspace
 
-_OUTCOMES: dict[StopReason, Outcome] = {
-    "cancel": "cancelled",
-    "pause": "paused",
-    "shutdown": "interrupted",
-}
-
 
 def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll) -> RunResult:
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.
     Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. Raises CannotFit,
-    ModelError, NotFinite, ValueError (settings changed since the commit) and StoreError.
+    ModelError, NotFinite, SettingsChanged (since the commit) and StoreError.
     """
     model_dir = Path(config.model)
     spec = read_model_spec(model_dir)
@@ -79,7 +73,7 @@ def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
     trainer.emit(RunEvent(type="phase", message="training", step=state.step))
     reason = trainer.run(poll)
     if reason is not None:
-        return _finish(trainer, _OUTCOMES[reason], None)
+        return _finish(trainer, OUTCOME_OF[reason], None)
     trainer.evaluate()
     trainer.emit(RunEvent(type="phase", message="exporting", step=trainer.state.step))
     export_dir = trainer.run_dir / "export"

@@ -14,7 +14,6 @@ from .safetensors_header import FLOAT_DTYPES, ITEM_BYTES, read_checkpoint
 from .tensor_table import TensorEntry, check_tensors, tied_copies
 
 PIECE_BYTES = 4 * 2**20  # one system call, and the size of the only buffer
-TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class OpenFiles:
@@ -71,7 +70,7 @@ class SafetensorsSource:
         for first in range(0, param.num_elements, step):
             piece = target[first : first + step]
             raw = self._read(entry, start + first * item_bytes, piece.numel() * item_bytes)
-            piece.copy_(raw.view(TORCH_DTYPES[entry.dtype]))
+            piece.copy_(raw.view(getattr(torch, FLOAT_DTYPES[entry.dtype])))
 
     def _read(self, entry: TensorEntry, offset: int, num_bytes: int) -> torch.Tensor:
         """Bytes of a file in the staging buffer, valid until the next read."""

@@ -6,7 +6,7 @@ data_offsets (byte range from the end of the header); the data, without holes or
 
 from math import prod
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from .model_files import (
     HEADER_BYTES_CAP,
@@ -19,7 +19,10 @@ from .model_files import (
 )
 from .tensor_table import TensorEntry
 
-FLOAT_DTYPES = ("F32", "F16", "BF16")
+SourceDtype = Literal["float32", "float16", "bfloat16"]
+
+# The format's names of the dtypes that are read and written, and torch's.
+FLOAT_DTYPES: dict[str, SourceDtype] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),

@@ -10,9 +10,10 @@ from typing import Any
 from headrace.storage import DTYPE_BYTES
 
 from .model import ModelSpec, ParamSpec
+from .safetensors_header import FLOAT_DTYPES
 
 HEADER_MULTIPLE = 4096  # the data starts on a page, so that readers can use direct I/O
-DTYPE_CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+DTYPE_CODES = {str(dtype): code for code, dtype in FLOAT_DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

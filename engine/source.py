@@ -4,25 +4,17 @@ A model is a Hugging Face directory with safetensors, or one GGUF file.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from .llama import llama_spec
+from .families import FAMILIES, unknown_family
 from .model import ModelSpec
 from .model_files import ModelError, UnknownFamily, find_gguf, read_json_file
-from .safetensors_header import FLOAT_DTYPES, read_checkpoint
+from .safetensors_header import FLOAT_DTYPES, SourceDtype, read_checkpoint
 from .tensor_table import check_tensors
 
-__all__ = ["FAMILIES", "ModelError", "UnknownFamily", "read_model_spec", "source_dtype"]
-
-SourceDtype = Literal["float32", "float16", "bfloat16"]
-
-# Families are declared, never guessed: `model_type` of config.json to the function that lays the
-# model out from its config and the largest record, in elements.
-FAMILIES: dict[str, Callable[[Mapping[str, Any], int], ModelSpec]] = {"llama": llama_spec}
-
-_DTYPE_NAMES: dict[str, SourceDtype] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+__all__ = ["ModelError", "UnknownFamily", "read_model_spec", "source_dtype"]
 
 
 def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 0) -> ModelSpec:
@@ -47,8 +39,7 @@ def spec_from_config(config: Mapping[str, Any], max_record_elements: int = 0) ->
     """The layout that a config.json describes; UnknownFamily or ModelError."""
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise UnknownFamily(f"model_type is {family!r}; the families known here are: {known}")
+        raise unknown_family(f"model_type is {family!r}")
     if config.get("quantization_config"):
         raise ModelError(
             "config.json has a quantization_config: quantised weights cannot be trained; "
@@ -64,8 +55,8 @@ def source_dtype(model_dir: Path | str) -> SourceDtype:
         return "bfloat16"
     num_bytes: Counter[str] = Counter()
     for entry in read_checkpoint(model_dir).values():
-        if entry.dtype in _DTYPE_NAMES:
+        if entry.dtype in FLOAT_DTYPES:
             num_bytes[entry.dtype] += entry.num_bytes
     if not num_bytes:
         raise ModelError(f"{model_dir}: holds no floating-point tensor")
-    return _DTYPE_NAMES[max(num_bytes, key=lambda dtype: num_bytes[dtype])]
+    return FLOAT_DTYPES[max(num_bytes, key=lambda dtype: num_bytes[dtype])]

@@ -1,6 +1,6 @@
 """Where each tensor of a checkpoint lies, and whether that is what a model wants. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class TensorEntry:
 
 
 def check_tensors(
-    spec: ModelSpec, entries: Mapping[str, TensorEntry], dtypes: tuple[str, ...], where: Path
+    spec: ModelSpec, entries: Mapping[str, TensorEntry], dtypes: Collection[str], where: Path
 ) -> None:
     """Every tensor of the spec is there, in the right shape and a dtype that can be read.
 
@@ -52,7 +52,7 @@ def _is_derived(spec: ModelSpec, name: str) -> bool:
 
 
 def _check_entry(
-    entry: TensorEntry, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]
+    entry: TensorEntry, name: str, shape: tuple[int, ...], dtypes: Collection[str]
 ) -> None:
     if entry.shape != shape:
         raise ModelError(

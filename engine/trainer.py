@@ -9,6 +9,7 @@ from typing import Any
 
 from .checkpoint import LoopState
 from .data import Microbatch, TokenDataset, num_steps, step_microbatches
+from .errors import NotFinite
 from .evaluation import evaluate
 from .lr_schedule import rate_at
 from .mover import Mover
@@ -20,10 +21,6 @@ from .step_report import StepClock
 from .workspace import Workspace
 
 Save = Callable[[Path], None]
-
-
-class NotFinite(RuntimeError):
-    """Two steps in a row had a gradient that is not finite; the weights are those before them."""
 
 
 class Trainer:

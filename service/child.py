@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._gone = asyncio.Event()
         self._oom_kills = oom_kills()
+        self._unsent: deque[bytes] = deque()
         self._socket, theirs = channel_pair()
         with theirs, output.open("ab") as log:
             self._process = subprocess.Popen(
@@ -59,10 +61,13 @@ class Child:
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Send a command. One that can't be sent is one to a dying process, which `gone` tells."""
-        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            if not self._gone.is_set():
-                self._socket.send(encode(message), socket.MSG_NOSIGNAL)
+        """Send a command, as soon as the process has room for it; in order, and none is lost.
+
+        To a process that has gone nothing is sent, which `gone` tells.
+        """
+        if not self._gone.is_set():
+            self._unsent.append(encode(message))
+            self._flush()
 
     async def gone(self, *, within_seconds: float) -> bool:
         """Wait for its end at most that long; whether it has come."""
@@ -84,6 +89,7 @@ class Child:
         """Collect its exit status; one that has closed its socket and lingers is ended."""
         self._gone.set()
         self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         self._socket.close()
         try:
             status = await asyncio.to_thread(self._process.wait, REAP_SECONDS)
@@ -91,6 +97,18 @@ class Child:
             self.kill()
             status = await asyncio.to_thread(self._process.wait)
         return Death(status=status, cause=describe_end(status, oom_kills() - self._oom_kills))
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._socket.send(self._unsent[0], socket.MSG_NOSIGNAL)
+                self._unsent.popleft()
+        except BlockingIOError:  # it reads slowly: go on when it has read
+            self._loop.add_writer(self._socket, self._flush)
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent.clear()
+        self._loop.remove_writer(self._socket)
 
     def _read(self) -> None:
         try:
@@ -103,6 +121,7 @@ class Child:
             self._on_message(decode(packet))
         else:
             self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
             self._gone.set()
 
 

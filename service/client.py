@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import httpx2
 
+from .jobs import TERMINAL
+
 RETRY_SECONDS = 60.0  # how long `follow` bears a daemon that is away, for instance restarting
-TERMINAL = ("succeeded", "failed", "cancelled")
 
 
 class DaemonError(Exception):

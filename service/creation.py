@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from .contract import Daemon, Resolved
 from .errors import ApiError
+from .files import require_rows
 from .job_table import Replay
 from .jobs import JobRecord, new_id
 from .schemas import CreateJob
@@ -48,15 +49,8 @@ class Creation:
     def _resolve(self, request: CreateJob) -> Resolved:
         for param in ("training_file", "validation_file"):
             file_id = getattr(request, param)
-            if file_id is None:
-                continue
-            file = self._daemon.journal.file(file_id)
-            if file is None:
-                message = f"{param} {file_id!r} does not exist; upload it first."
-                raise ApiError(400, message, param=param, code="file_not_found")
-            if file.purpose != "fine-tune":
-                message = f"{param} {file_id} has purpose {file.purpose!r}; wanted 'fine-tune'."
-                raise ApiError(400, message, param=param, code="invalid_file_purpose")
+            if file_id is not None:
+                require_rows(self._daemon.journal, file_id, param)
         return self._daemon.resolve(request.body())
 
 

@@ -11,8 +11,8 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import ApiError
 from .events import Hub
+from .files import require_rows
 from .ipc import Telemetry
 from .job_spec import ResolvedJob, Sources, prepare_request, resolve_job
 from .jobs import JobRecord
@@ -172,11 +172,7 @@ class Daemon:
         )
 
     def _file(self, body: Mapping[str, Any], param: str) -> Path:
-        file = self.journal.file(body[param])
-        if file is None:
-            message = f"{param} {body[param]!r} does not exist; upload it first."
-            raise ApiError(400, message, param=param, code="file_not_found")
-        return Path(file.path)
+        return Path(require_rows(self.journal, body[param], param).path)
 
     def _prepare_request(self, job: JobRecord) -> PrepareRequest:
         settled = {"supervised": {"hyperparameters": job.hyperparameters}}

@@ -21,18 +21,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
-from headrace.engine import RunEvent, RunResult, TrainConfig
+from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
 
 from .channel import Channel
 from .event_log import EventLog
-from .ipc import Finished, Hello, Run, Stop, StopReason
+from .ipc import Finished, Hello, Run, Stop
 from .lockfile import LockFile
 from .pulse import Pulse, rss_bytes
+from .run_events import describe, failure_event, result_event, stopped_early
 
 DEFAULT_ENGINE = "headrace.engine:run_job"
 EXIT_RENEW = 75  # a run failed: its leftovers go with the process, a fresh one takes the next job
 EXIT_DEVICE = 76  # the device is in an unknown state: the job resumes in a fresh process
-OUTCOMES = {"cancel": "cancelled", "pause": "paused", "shutdown": "interrupted"}
 
 log = logging.getLogger("headrace.worker")
 
@@ -110,11 +110,8 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
         _output_to(job_dir / "worker.log"),
         EventLog(job_dir / "events.jsonl", after_seq=run.after_seq) as events,
     ):
-        saw_result = False
 
         def emit(event: RunEvent) -> None:
-            nonlocal saw_result
-            saw_result = saw_result or event.type == "result"
             events.append(event)
             pulse.note(event)
 
@@ -127,57 +124,21 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
             pulse.start_job(run.job_id, on_cpu=config.device == "cpu")
             emit(RunEvent(type="phase", message="starting"))  # no result is the last word now
             if reason := poll():
-                emit(_stopped_early(reason))
+                emit(stopped_early(reason))
                 return 0
             result = engine(config, run_dir=job_dir, name=run.job_id, emit=emit, poll=poll)
-            if not saw_result:
-                emit(_result_event(result))
+            emit(result_event(result))
             return 0
         except Exception as error:
             log.exception("job %s failed", run.job_id)
             if _device_is_lost(error):
                 emit(RunEvent(type="message", level="error", message=describe(error)))
                 return EXIT_DEVICE
-            emit(_failure_event(error))
+            emit(failure_event(error))
             return EXIT_RENEW
         finally:
             pulse.end_job()
             gc.collect()
-
-
-def describe(error: BaseException) -> str:
-    """The error's message; its kind when it has none."""
-    return str(error) or type(error).__name__
-
-
-def _result_event(result: RunResult) -> RunEvent:
-    message = f"{result.outcome} at step {result.step} of {result.total_steps}"
-    return RunEvent(
-        type="result", message=message, step=result.step, data=result.to_dict(), durable=True
-    )
-
-
-def _stopped_early(reason: StopReason) -> RunEvent:
-    outcome = OUTCOMES[reason]
-    return RunEvent(
-        type="result",
-        message=f"{outcome} before the run began",
-        data={"outcome": outcome},
-        durable=True,
-    )
-
-
-def _failure_event(error: Exception) -> RunEvent:
-    return RunEvent(
-        type="result",
-        level="error",
-        message=describe(error),
-        data={
-            "outcome": "failed",
-            "error": {"type": type(error).__name__, "message": describe(error)},
-        },
-        durable=True,
-    )
 
 
 def _device_is_lost(error: Exception) -> bool:

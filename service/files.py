@@ -121,6 +121,18 @@ class Incoming:
         return ApiError(413, message, param="file", code="file_too_large")
 
 
+def require_rows(journal: Journal, file_id: str, param: str) -> FileRecord:
+    """The file of training rows that a create body names in `param`. ApiError (400)."""
+    file = journal.file(file_id)
+    if file is None:
+        message = f"{param} {file_id!r} does not exist; upload it first."
+        raise ApiError(400, message, param=param, code="file_not_found")
+    if file.purpose != "fine-tune":
+        message = f"{param} {file_id} has purpose {file.purpose!r}; wanted 'fine-tune'."
+        raise ApiError(400, message, param=param, code="invalid_file_purpose")
+    return file
+
+
 def remove_file(journal: Journal, file: FileRecord) -> None:
     """Forget a file and remove its bytes. ApiError (400) names the jobs that still need it."""
     if users := journal.jobs_using(file.id):

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.engine import RunEvent, RunResult, TrainConfig
-from headrace.storage import TensorStore, VolumeConfig
+from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
 
 from .engine_process import DEFAULT_ENGINE, RunJob, load_engine
 from .errors import ApiError, did_you_mean
 from .event_log import EventLog, EventReader
-from .ipc import StopReason
 from .job_spec import Sources, prepare_request, resolve_job, within
+from .job_state import drop_state
 from .json_file import read_json, write_json
 from .lockfile import LockFile
 from .model_names import base_models
-from .preparer import Preparer
+from .preparer import Preparer, accept, refusal_of
+from .run_events import failure_event, result_event
 from .schemas import parse_create
 from .settings import Settings
 from .site import Site, probe_volumes
@@ -78,10 +78,15 @@ def train_foreground(
                 emit(event)
 
             run = engine or load_engine(DEFAULT_ENGINE)
-            result = run(config, run_dir=job_dir, name=name, emit=tell, poll=poll)
+            try:
+                result = run(config, run_dir=job_dir, name=name, emit=tell, poll=poll)
+            except Exception as error:
+                events.append(failure_event(error))
+                raise
+            tell(result_event(result))
         if result.outcome == "succeeded":
             write_json(job_dir / "result.json", result.to_dict())
-            drop_state(config, name)
+            drop_state(config.volumes, name)
     return Foreground(result=result, job_dir=job_dir)
 
 
@@ -152,13 +157,10 @@ def prepare(
     cause = asyncio.run(Preparer().prepare(job_dir))
     for event in EventReader(job_dir / "events.jsonl").read():
         emit(RunEvent(type=event.type, message=event.message, level=event.level, data=event.data))  # type: ignore[arg-type]
-    if (job_dir / "prepared.json").exists():
-        (job_dir / "prepared.json").replace(job_dir / "spec.json")
-        return
-    refusal = read_json(job_dir / "refusal.json")
-    if cause is None and refusal is not None:
-        raise ApiError(400, refusal["message"], param=refusal["param"], code=refusal["code"])
-    raise ApiError(500, f"Preparing failed: {cause}; see {job_dir / 'prepare.log'}.")
+    if refusal := refusal_of(job_dir, cause):
+        status = 500 if cause else 400
+        raise ApiError(status, refusal["message"], param=refusal["param"], code=refusal["code"])
+    accept(job_dir)
 
 
 def read_config(asked: Mapping[str, Any], site: Site, job_dir: Path) -> TrainConfig:
@@ -190,10 +192,3 @@ def stop_on_signals() -> Iterator[Callable[[], StopReason | None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def drop_state(config: TrainConfig, name: str) -> None:
-    """Give the volumes back the space of a job that has its export."""
-    volumes = [VolumeConfig.parse(text) for text in config.volumes]
-    if TensorStore.exists(volumes, name=name):
-        TensorStore.remove(volumes, name=name)

@@ -5,10 +5,10 @@ carries commands and newest-wins telemetry only, so that either side may die at 
 """
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
-StopReason = Literal["cancel", "pause", "shutdown"]
+from headrace.engine import StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,12 @@ class Stop:
 class Hello:
     """Worker -> API: alive, the engine is imported, ready for a job.
 
-    `rss_bytes` is its memory at this moment: budgets are counted above it. `device` and `storage`
-    describe what it found.
+    `rss_bytes` is its memory at this moment: budgets are counted above it.
     """
 
     op: ClassVar[str] = "hello"
     pid: int
     rss_bytes: int = 0
-    device: dict[str, Any] = field(default_factory=dict)
-    storage: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

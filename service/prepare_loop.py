@@ -11,7 +11,7 @@ from .jobs import IllegalMove, JobRecord
 from .journal import Journal
 from .json_file import read_json
 from .preparation import PrepareRequest
-from .preparer import Preparer
+from .preparer import Preparer, accept, refusal_of
 from .settings import Settings
 from .tail import Tail, follow
 
@@ -85,19 +85,16 @@ class PrepareLoop:
         self._request_of(job).write()
 
     async def _judge(self, job: JobRecord, job_dir: Path, cause: str | None) -> None:
-        spec = read_json(job_dir / "prepared.json")
-        refusal = read_json(job_dir / "refusal.json")
-        if spec is not None:
-            await self._journal.call(self._settle, job, spec)
-            (job_dir / "prepared.json").replace(job_dir / "spec.json")  # from here on it may run
-        elif cause is None and refusal is not None:
+        if refusal := refusal_of(job_dir, cause):
             await self._fail(job.id, refusal)
-        else:
-            message = f"Preparing the job failed: {cause}; see prepare.log in the job's folder."
-            await self._fail(job.id, {"code": "prepare_died", "message": message, "param": None})
+            return
+        await self._journal.call(self._settle, job, job_dir)
+        accept(job_dir)
 
-    def _settle(self, job: JobRecord, spec: dict[str, Any]) -> None:
+    def _settle(self, job: JobRecord, job_dir: Path) -> None:
         """Echo what real lengths have decided, and let the job wait for its turn."""
+        spec = read_json(job_dir / "prepared.json")
+        assert spec is not None, job_dir
         accumulation = -(-spec["batch_rows"] // spec["microbatch_rows"])
         settled = job.hyperparameters | {"gradient_accumulation_steps": accumulation}
         method = {"type": "supervised", "supervised": {"hyperparameters": settled}}

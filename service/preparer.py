@@ -5,14 +5,34 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from .child import child_environment, describe_end, oom_kills
+from .json_file import read_json
 from .prepare_process import DEFAULT_PREPARE
 
 MEMORY_BYTES = 4 << 30  # tokenizers and a row at a time; a fraction of that is usual
 POLL_SECONDS = 0.1
+
+
+def refusal_of(job_dir: Path, cause: str | None) -> dict[str, Any] | None:
+    """Why a job that was prepared cannot run, as an error object; None when it can.
+
+    `cause` is what `Preparer.prepare` returned.
+    """
+    if (job_dir / "prepared.json").exists():
+        return None
+    if cause is None and (refusal := read_json(job_dir / "refusal.json")):
+        return refusal
+    message = f"Preparing the job failed: {cause}; see {job_dir / 'prepare.log'}."
+    return {"code": "prepare_died", "message": message, "param": None}
+
+
+def accept(job_dir: Path) -> None:
+    """From here on the prepared job may run."""
+    (job_dir / "prepared.json").replace(job_dir / "spec.json")
 
 
 class Preparer:

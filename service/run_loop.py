@@ -4,10 +4,12 @@ import asyncio
 import logging
 from typing import Any
 
-from headrace.storage import StoreError, TensorStore, VolumeConfig
+from headrace.engine import StopReason
+from headrace.storage import StoreError
 
 from .child import Death
-from .ipc import Run, StopReason
+from .ipc import Run
+from .job_state import drop_state
 from .jobs import IllegalMove, JobRecord, Status
 from .journal import Journal
 from .json_file import read_json
@@ -70,15 +72,15 @@ class RunLoop:
 
         The state of a failed job stays where it is.
         """
-        spec = read_json(self._settings.jobs_dir / job_id / "spec.json")
-        if spec is None:
-            return
-        volumes = [VolumeConfig.parse(text) for text in spec["volumes"]]
         try:
-            if TensorStore.exists(volumes, name=job_id):
-                TensorStore.remove(volumes, name=job_id)
+            self.free_state(job_id)
         except (StoreError, OSError) as error:
             log.warning("cannot remove the training state of job %s: %s", job_id, error)
+
+    def free_state(self, job_id: str) -> bool:
+        """Remove a job's training state; whether there was any. Blocking; StoreError, OSError."""
+        spec = read_json(self._settings.jobs_dir / job_id / "spec.json")
+        return spec is not None and drop_state(spec["volumes"], job_id)
 
     async def _take_up_interrupted(self) -> None:
         """Jobs marked as running that no process runs: what their logs say, else the queue.

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.engine import StopReason
+
 from .child import Child, Death
 from .engine_process import DEFAULT_ENGINE, EXIT_DEVICE, EXIT_RENEW
-from .ipc import Finished, Heartbeat, Hello, Message, Run, Stop, StopReason, Telemetry
+from .ipc import Finished, Heartbeat, Hello, Message, Run, Stop, Telemetry
 from .lockfile import is_free, read_pid
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.engine import RunEvent, RunResult, TrainConfig
-from headrace.service.ipc import StopReason
+from headrace.engine import OUTCOME_OF, RunEvent, RunResult, StopReason, TrainConfig
 from headrace.service.preparation import PrepareRequest, Refused
-
-OUTCOMES: dict[str, Any] = {"cancel": "cancelled", "pause": "paused", "shutdown": "interrupted"}
 
 
 def run_job(
@@ -36,7 +33,7 @@ def run_job(
     emit(RunEvent(type="phase", message="training"))
     for step in range(state["step"] + 1, total + 1):
         if reason := poll():
-            return _result(OUTCOMES[reason], state, total)
+            return _result(OUTCOME_OF[reason], state, total)
         act_once(script, step, run_dir)
         time.sleep(script.get("step_seconds", 0.01))
         state = {"step": step, "weight": state["weight"] * 3 + step}

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..client import TERMINAL, ServerEvent
-from .output import human_bytes, human_seconds
+from ..client import ServerEvent
+from ..jobs import TERMINAL
+from .output import human_seconds
 
 ENDS = (*TERMINAL, "paused")  # watching ends here; a paused job goes on only when told to
 QUIET = ("metrics", "commit", "result")  # shown by the bar, not as lines
@@ -88,9 +89,3 @@ class Progress:
         if self.status == "failed":
             return f"{self.job_id} failed: {self.error or 'no reason was recorded'}"
         return f"{self.job_id} is {self.status} at step {self.step}"
-
-
-def link_line(links: Mapping[str, Mapping[str, Any]]) -> str:
-    """Bytes over each tier edge, `StepReport.links` as JSON: 'nvme_read 1.61 GB, …'."""
-    moved = ((name, link.get("payload_bytes", 0)) for name, link in links.items())
-    return ", ".join(f"{name} {human_bytes(count)}" for name, count in moved)

@@ -72,7 +72,7 @@ def test_a_step_whose_gradient_is_not_finite_changes_nothing(tmp_path: Path) -> 
     """A huge weight makes every gradient NaN: one step is skipped, the second stops the job."""
     from safetensors.torch import load_file, save_file
 
-    from headrace.engine.trainer import NotFinite
+    from headrace.engine import NotFinite
 
     folder = make_tiny_llama(tmp_path / "model", tied=True, seed=4)
     path = folder / "model.safetensors"

@@ -9,6 +9,7 @@ import pytest
 import fake_engine
 from headrace.engine import RunEvent
 from headrace.service.errors import ApiError
+from headrace.service.event_log import EventReader
 from headrace.service.foreground import Foreground, train_foreground
 from headrace.service.lockfile import LockFile, LockHeld
 from headrace.service.settings import Settings
@@ -77,6 +78,22 @@ def test_ctrl_c_commits_and_the_same_command_goes_on_then_is_done(case: Case) ->
     third = case.train()
     assert third.result == second.result and case.steps == [1, 2, 3, 4]
     assert "succeeded before" in case.told[-1].message
+
+
+def test_the_log_says_last_how_the_run_ended(case: Case) -> None:
+    done = case.train()
+    last = list(EventReader(done.job_dir / "events.jsonl").read())[-1]
+    assert (last.type, last.data["outcome"], last.step) == ("result", "succeeded", done.result.step)
+
+
+def test_the_log_says_why_a_run_failed(case: Case) -> None:
+    case.settings.data_dir.joinpath("script.json").write_text('{"do": {"2": "odd"}}')
+    with pytest.raises(ValueError, match="odd"):
+        case.train()
+    (job_dir,) = case.settings.jobs_dir.iterdir()
+    last = EventReader(job_dir / "events.jsonl").read()[-1]
+    error = {"type": "ValueError", "message": "odd"}
+    assert last.type == "result" and last.data == {"outcome": "failed", "error": error}
 
 
 def test_other_data_are_another_job(case: Case) -> None:

@@ -9,7 +9,7 @@ MESSAGES: list[ipc.Message] = [
     ipc.Run(job_id="ftjob-1", spec_path="/s", job_dir="/j", after_seq=7),
     ipc.Stop(reason="pause", job_id="ftjob-1"),
     ipc.Stop(reason="shutdown"),
-    ipc.Hello(pid=5, rss_bytes=1, device={"type": "cpu"}),
+    ipc.Hello(pid=5, rss_bytes=1),
     ipc.Heartbeat(progress=3),
     ipc.Telemetry(job_id="ftjob-1", data={"loss": 1.5}),
     ipc.Finished(job_id="ftjob-1"),

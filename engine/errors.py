@@ -1,0 +1,9 @@
+"""Why a run ends without a result, besides what storage and planning raise."""
+
+
+class NotFinite(RuntimeError):
+    """Two steps in a row had a gradient that is not finite; the weights are those before them."""
+
+
+class SettingsChanged(ValueError):
+    """The saved state was made under settings that promise other weights than those given now."""

@@ -1,0 +1,41 @@
+"""The last event of a run, durable: how it ended, in the words of the log and of the journal."""
+
+from headrace.engine import OUTCOME_OF, RunEvent, RunResult, StopReason
+
+
+def describe(error: BaseException) -> str:
+    """The error's message; its kind when it has none."""
+    return str(error) or type(error).__name__
+
+
+def result_event(result: RunResult) -> RunEvent:
+    """The run came to an end of its own, or was stopped at a step."""
+    message = f"{result.outcome} at step {result.step} of {result.total_steps}"
+    return RunEvent(
+        type="result", message=message, step=result.step, data=result.to_dict(), durable=True
+    )
+
+
+def stopped_early(reason: StopReason) -> RunEvent:
+    """The run was stopped before its first step of this process."""
+    outcome = OUTCOME_OF[reason]
+    return RunEvent(
+        type="result",
+        message=f"{outcome} before the run began",
+        data={"outcome": outcome},
+        durable=True,
+    )
+
+
+def failure_event(error: BaseException) -> RunEvent:
+    """The run failed with that exception."""
+    return RunEvent(
+        type="result",
+        level="error",
+        message=describe(error),
+        data={
+            "outcome": "failed",
+            "error": {"type": type(error).__name__, "message": describe(error)},
+        },
+        durable=True,
+    )
