@@ -17,10 +17,12 @@ from .data import Microbatch
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
-from .plan import Box, make_plan, update_visit
+from .pending import PendingUpdate, sweep
+from .plan import Box, make_plan
 from .run import describe, deterministic
 from .state import split_master, state_record, state_views
 from .step import StepInputs, StepOutcome, train_step
+from .visits import update_visit
 from .workspace import Workspace
 
 
@@ -137,6 +139,7 @@ def _time_steps(
     seconds: list[float] = []
     links: list[Mapping[str, Any]] = []
     way = "speculative" if work.plan.clip_way == "auto" else work.plan.clip_way
+    pending: PendingUpdate | None = None
     for step in range(1, num_steps + 2):
         batches = _random_batches(work, tokens_per_row, generator)
         before = {**work.store.stats().links, **work.transfer.stats()}
@@ -147,8 +150,13 @@ def _time_steps(
             scalars=AdamScalars.at(step, learning_rate=config.learning_rate, config=config),
             way=way,
             last_norm=None,
+            pending=pending,
         )
         outcomes.append(train_step(work, mover, inputs))
+        pending = outcomes[-1].pending
+        if commit and pending is not None:
+            sweep(work, mover, pending)
+            pending = None
         seconds.append(perf_counter() - started)
         after = {**work.store.stats().links, **work.transfer.stats()}
         links.append({link: (after[link] - before[link]).payload_bytes for link in after})

@@ -1,6 +1,6 @@
 """The compute stage of a forward pass: embedding, layers and loss, over resident records."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,9 +10,9 @@ from .head import LossSums, Targets, head_loss, targets_of
 from .layer import param_views
 from .model import RecordLayout
 from .mover import Mover
-from .pipeline import run_pass
-from .plan import Visit, step_visits
-from .state import StateViews, join_master, state_views
+from .pipeline import VisitTimes, run_pass
+from .state import join_master
+from .visits import Visit, step_visits, write_order
 from .workspace import RingSlot, Workspace
 
 
@@ -24,11 +24,29 @@ def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microba
         visit if visit.action != "head" else Visit(
             record=visit.record, action="head", reads="weights", writes=False, phase="forward"
         )
-        for visit in step_visits(work.spec, plan.tiers, (), "serial")
+        for visit in step_visits(work.spec, plan.tiers, (), "serial", pending=False)
         if visit.phase == "forward" or visit.action == "head"
     ]  # fmt: skip
-    run_pass(visits, work.ring, read=mover.read, compute=compute.visit, write=mover.write)
+    run_visits(work, mover, visits, compute.visit)
     return compute.sums
+
+
+def run_visits(
+    work: Workspace,
+    mover: Mover,
+    visits: Sequence[Visit],
+    compute: Callable[[Visit, RingSlot], None],
+) -> list[tuple[Visit, VisitTimes]]:
+    """One pass over the ring; each visit with its times."""
+    times = run_pass(
+        visits,
+        work.ring,
+        read=mover.read,
+        compute=compute,
+        write=mover.write,
+        follows=write_order(visits),
+    )
+    return list(zip(visits, times, strict=True))
 
 
 class ForwardCompute:
@@ -51,8 +69,12 @@ class ForwardCompute:
         if slot.ready is not None:
             slot.ready.order()
         layout = self.work.spec.records[visit.record]
+        self._before(layout, visit, slot)
         getattr(self, f"_{visit.action}")(layout, visit, slot)
         slot.done = self.work.transfer.fence()
+
+    def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+        """What is owed to the record before its visit; nothing in a mere forward pass."""
 
     def _load_table(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
         """Copy a piece of the embedding (or head) into the table; the last one starts forward."""
@@ -86,7 +108,7 @@ class ForwardCompute:
 
     def _weights(self, layout: RecordLayout, slot: RingSlot, out: Tensor | None = None) -> Tensor:
         """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
-        views = self._state(layout, slot)
+        views = self.work.state(layout, slot)
         if self.work.dtype == torch.bfloat16:
             flat = views.hi if out is None else out.copy_(views.hi)
         else:
@@ -94,11 +116,6 @@ class ForwardCompute:
             join_master(views.hi, views.lo, flat)
         # A table piece ends with alignment gaps that are not rows of the table.
         return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
-
-    def _state(self, layout: RecordLayout, slot: RingSlot) -> StateViews:
-        """The record's components: at home on the device, or where the reader has put them."""
-        place = self.work.residents.get(layout.name, slot.device)
-        return state_views(place, self.work.records[layout.name])
 
     def _weights_buffer(self, layout: RecordLayout) -> Tensor:
         buffer = self.work.layer_weights

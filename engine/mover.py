@@ -2,8 +2,8 @@
 
 import torch
 
-from .plan import Reads, Visit
 from .state import STATE, WEIGHTS
+from .visits import Reads, Visit
 from .workspace import RingSlot, Workspace
 
 

@@ -1,26 +1,21 @@
-"""Where everything lives and in which order it is visited, decided before the run. Pure, no torch.
+"""Where everything lives, decided and counted before the run. Pure, no torch.
 
-`make_plan` counts every byte that the run will hold, per tier, and refuses a run that cannot fit;
-`step_visits` is the whole order of a step. Nothing in a plan changes a bit of the result.
+`make_plan` counts every byte that the run will hold, per tier, and refuses a run that cannot fit.
+Nothing in a plan changes a bit of the result; the order of a step is in visits.py.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from headrace.storage import NoSpace, VolumeRoom, fit_store
 
-from .config import TrainConfig
+from .config import ClipWay, TrainConfig
 from .model import ModelSpec
 from .placement import choose_placement
-from .report import LINKS
 from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 from .state_record import state_record
-
-Way = Literal["serial", "speculative"]
-Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
-Reads = Literal["nothing", "weights", "state"]
-Phase = Literal["forward", "backward", "optimizer"]
+from .visits import Way, link_bytes, step_visits
 
 
 class CannotFit(ValueError):
@@ -65,22 +60,6 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """One layer (or table piece) in one pass: what is read, done and written.
-
-    `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
-    since: the second try of a speculative update starts from there.
-    """
-
-    record: int
-    action: Action
-    reads: Reads
-    writes: bool
-    phase: Phase
-    committed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The decisions for one run. Sizes are bytes; a breakdown by purpose explains each tier."""
 
@@ -89,7 +68,7 @@ class Plan:
     tiers: tuple[Tier, ...]  # home of each record's state
     keep_layers: tuple[int, ...]  # layers whose activations stay, so that nothing is recomputed
     activation_tier: Literal["device", "host"]
-    clip_way: Literal["auto", "serial", "speculative"]
+    clip_way: ClipWay
     keep_grads: bool  # gradients have a home in host memory until the update
     max_step_tokens: int  # padded tokens of the largest step
     device_bytes: dict[str, int]
@@ -139,8 +118,8 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
         link_bytes={
-            way: link_bytes(spec, config, step_visits(spec, tiers, keep, way), tiers)
-            for way in ("serial", "speculative")
+            way: link_bytes(spec, config, step_visits(spec, tiers, keep, way, pending=True), tiers)
+            for way in get_args(Way)
         },
     )
     _check_memory(plan, device_limit, host_limit, sizes)
@@ -167,95 +146,17 @@ def fit_microbatch_rows(
             rows = rows // 2
 
 
-def step_visits(
-    spec: ModelSpec, tiers: Sequence[Tier], keep_layers: Sequence[int], way: Way
-) -> list[Visit]:
-    """The order of one step.
-
-    Forward over embedding and layers, the head, backward over the layers, last first, then the
-    embedding. A record on NVMe is updated in its backward visit when the way is speculative;
-    every other record is updated after the last backward visit, when the norm is known.
-    """
-    index = {record.name: i for i, record in enumerate(spec.records)}
-    embed = [index[record.name] for record in spec.of_kind("embedding")]
-    layers = [index[record.name] for record in spec.of_kind("layer")]
-    head = [index[record.name] for record in spec.of_kind("head")]
-    norm = index["norm"]
-    kept = {layers[i] for i in keep_layers}
-
-    def early(i: int) -> bool:
-        return way == "speculative" and tiers[i] == "nvme"
-
-    def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
-        reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
-        return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
-
-    def forward(i: int, action: Action) -> Visit:
-        return Visit(record=i, action=action, reads="weights", writes=False, phase="forward")
-
-    visits = [forward(i, "load_table") for i in embed]
-    visits += [forward(i, "forward") for i in layers]
-    visits += [forward(i, "load_head") for i in head]
-    visits += [gradient(norm, "head", True)]
-    visits += [gradient(i, "update", False) for i in head if early(i)]
-    visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
-    visits += [gradient(i, "update", False) for i in embed if early(i)]
-    order = [*head, norm, *reversed(layers), *embed]
-    visits += [update_visit(i) for i in order if not early(i)]
-    return visits
-
-
-def update_visit(record: int, *, committed: bool = False) -> Visit:
-    """A visit that updates a record from its kept gradient."""
-    return Visit(
-        record=record,
-        action="update",
-        reads="state",
-        writes=True,
-        phase="optimizer",
-        committed=committed,
-    )
-
-
-def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
-    """The second try of a speculative step: every early update again, from the last commit."""
-    return [update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"]
-
-
-def link_bytes(
-    spec: ModelSpec, config: TrainConfig, visits: Sequence[Visit], tiers: Sequence[Tier]
-) -> dict[str, int]:
-    """Payload bytes of records over each link for these visits (kept gradients not counted)."""
-    totals = dict.fromkeys(LINKS, 0)
-    for visit in visits:
-        if tiers[visit.record] == "device":
-            continue
-        elements = spec.records[visit.record].num_elements
-        read = read_bytes_per_element(config, visit.reads) * elements
-        written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
-        totals["h2d"] += read
-        totals["d2h"] += written
-        if tiers[visit.record] == "nvme":
-            totals["nvme_read"] += read
-            totals["nvme_write"] += written
-    return totals
-
-
-def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
-    """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
-    weights = 2 if config.compute_dtype == "bfloat16" else 4
-    return {"nothing": 0, "weights": weights, "state": STATE_BYTES_PER_ELEMENT}[reads]
-
-
-def _choose_way(
-    config: TrainConfig, placement: Placement
-) -> Literal["auto", "serial", "speculative"]:
+def _choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
     if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps > 1 or "nvme" not in placement.tiers:
-        return "serial"
-    return config.clip_way
+    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
+        return config.clip_way
+    if config.clip_way in ("serial", "deferred"):
+        return config.clip_way
+    # A deferred update reads the state instead of the weights: one read less where it is streamed.
+    streams = set(placement.tiers) != {"device"}
+    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
 
 
 def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:

@@ -16,15 +16,16 @@ from torch import Tensor
 from .activations import Activations, DeviceActivations, HostActivations
 from .clip import clip_factor
 from .data import Microbatch
-from .forward import ForwardCompute
+from .forward import ForwardCompute, run_visits
 from .gradients import Gradients
 from .head import head_backward
 from .layer import Weights, backward, param_views, trainable
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
-from .pipeline import VisitTimes, run_pass
-from .plan import Visit, Way, redo_visits, step_visits
+from .pending import PendingUpdate
+from .pipeline import VisitTimes
+from .visits import Visit, Way, redo_visits, step_visits
 from .workspace import RingSlot, Workspace
 
 
@@ -32,18 +33,23 @@ from .workspace import RingSlot, Workspace
 class StepInputs:
     """What a step needs besides the state: scalars of the update and of clipping.
 
-    `last_norm` is the previous step's gradient norm, for clip mode `lagged`.
+    `last_norm` is the previous step's gradient norm, for clip mode `lagged`; `pending` the update
+    that the step before left to this one.
     """
 
     microbatches: Sequence[Microbatch]
     scalars: AdamScalars
     way: Way
     last_norm: float | None
+    pending: PendingUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step did. `skipped`: the gradient was not finite and nothing was changed."""
+    """What a step did. `skipped`: the gradient was not finite and nothing was changed.
+
+    `pending` is the update that the next step, or a sweep, owes the records.
+    """
 
     loss_sum: float
     num_trained: int
@@ -52,6 +58,7 @@ class StepOutcome:
     clip_factor: float
     clipped: bool
     skipped: bool
+    pending: PendingUpdate | None
     times: list[tuple[Visit, VisitTimes]]
     forward_seconds: float
     backward_seconds: float
@@ -67,19 +74,15 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     compute = StepCompute(work, mover, inputs)
     mover.drop_writes = False
     plan = work.plan
-    visits = step_visits(work.spec, plan.tiers, plan.keep_layers, inputs.way)
-    times = run_pass(visits, work.ring, read=mover.read, compute=compute.visit, write=mover.write)
-    timed = list(zip(visits, times, strict=True))
+    owed = inputs.pending is not None
+    visits = step_visits(work.spec, plan.tiers, plan.keep_layers, inputs.way, pending=owed)
+    timed = run_visits(work, mover, visits, compute.visit)
     settled = compute.settle()
     if inputs.way == "speculative":
         if settled.skipped:
             work.store.abort()
         elif work.config.clip_mode == "exact" and settled.clipped:
-            again = redo_visits(work.spec, plan.tiers)
-            redone = run_pass(
-                again, work.ring, read=mover.read, compute=compute.visit, write=mover.write
-            )
-            timed += zip(again, redone, strict=True)
+            timed += run_visits(work, mover, redo_visits(work.spec, plan.tiers), compute.visit)
     ended = perf_counter()
     forward_end = max(t.finished for v, t in timed if v.phase == "forward")
     backward_end = max(t.finished for v, t in timed if v.phase == "backward")
@@ -91,6 +94,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
         clip_factor=settled.factor,
         clipped=settled.clipped,
         skipped=settled.skipped,
+        pending=compute.left_pending() if inputs.way == "deferred" else None,
         times=timed,
         forward_seconds=forward_end - started,
         backward_seconds=backward_end - forward_end,
@@ -186,7 +190,7 @@ class StepCompute(ForwardCompute):
         for piece in work.spec.of_kind("head"):
             self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
         kept = self._gradients.finish(layout, work.norm_grad)
-        if visit.writes:
+        if visit.writes and not visit.pending:
             self._apply(layout, slot, kept, self._early_factor(layout))
 
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
@@ -233,7 +237,7 @@ class StepCompute(ForwardCompute):
         self._apply(layout, slot, self._gradients.kept(layout), factor)
 
     def _apply(self, layout: RecordLayout, slot: RingSlot, kept: Tensor, factor: Tensor) -> None:
-        adamw_update(self._state(layout, slot), kept, factor, self._inputs.scalars)
+        adamw_update(self.work.state(layout, slot), kept, factor, self._inputs.scalars)
 
     def _early_factor(self, layout: RecordLayout) -> Tensor:
         """In backward: the factor of modes that know it, and 1 as the guess of `exact`."""
@@ -255,6 +259,17 @@ class StepCompute(ForwardCompute):
             return self._one
         norm = torch.tensor(last, dtype=torch.float64, device=self.work.device)
         return clip_factor(norm, self.work.config.max_grad_norm)
+
+    def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+        if visit.pending and self._inputs.pending is not None:
+            self._inputs.pending.apply(self.work, layout, slot)
+
+    def left_pending(self) -> PendingUpdate | None:
+        """What the next step owes every record; nothing after a step that is skipped."""
+        if self.settle().skipped:
+            return None
+        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.records}
+        return PendingUpdate(factors=factors, scalars=self._inputs.scalars)
 
     def settle(self) -> Settled:
         """The norm over all records, in record order, and what follows from it; once per step."""

@@ -14,10 +14,11 @@ from .evaluation import evaluate
 from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
-from .plan import Way
+from .pending import PendingUpdate, sweep
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .step import StepInputs, StepOutcome, train_step
 from .step_report import StepClock
+from .visits import Way
 from .workspace import Workspace
 
 Save = Callable[[Path], None]
@@ -56,6 +57,7 @@ class Trainer:
         self._steps_per_epoch = num_steps(
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
+        self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
 
     def run(self, poll: Poll) -> StopReason | None:
@@ -97,8 +99,10 @@ class Trainer:
                 ),
                 way=self._way(),
                 last_norm=self.state.last_norm,
+                pending=self._pending,
             ),
         )
+        self._pending = outcome.pending
         if outcome.skipped:
             self.work.store.begin(step)  # what was written is dropped, the step still counts
         self._advance(step, outcome)
@@ -150,6 +154,7 @@ class Trainer:
         if self.committed_step == step:
             return 0.0
         started = perf_counter()
+        self._sweep()
         self.mover.flush_homes()
         self.work.store.commit(self.state.to_metadata(self.config, self._last_report))
         self.committed_step = step
@@ -179,11 +184,18 @@ class Trainer:
             )
         self.emit(RunEvent(type="message", level="warn", message=message, step=self.state.step))
 
+    def _sweep(self) -> None:
+        """Leave nothing pending: what follows reads the weights after the last step."""
+        if self._pending is not None:
+            sweep(self.work, self.mover, self._pending)
+            self._pending = None
+
     def evaluate(self) -> None:
         """Evaluate the present weights and say so; nothing when there is no evaluation data."""
         if self.eval_data is None:
             return
         self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
+        self._sweep()
         found = evaluate(self.work, self.mover, self.eval_data)
         self.state = replace(self.state, last_eval_loss=found.loss)
         self.emit(

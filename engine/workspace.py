@@ -28,7 +28,7 @@ from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
 from .sizes import Tier, kept_grad_bytes, state_bytes
-from .state import state_record
+from .state import StateViews, state_record, state_views
 
 
 @dataclass(slots=True)
@@ -131,6 +131,11 @@ class Workspace:
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def state(self, layout: RecordLayout, slot: RingSlot) -> StateViews:
+        """A record's components: at home on the device, or where the reader has put them."""
+        place = self.residents.get(layout.name, slot.device)
+        return state_views(place, self.records[layout.name])
 
     @staticmethod
     def table_rows(layout: RecordLayout, table: Tensor) -> Tensor:

@@ -56,6 +56,45 @@ def test_a_failure_in_any_stage_at_any_visit_is_raised(
     assert not [t for t in threading.enumerate() if t.name.startswith(("reader", "writer"))]
 
 
+def test_a_visit_is_read_only_after_the_write_that_it_follows() -> None:
+    """Visits 0 and 2 are of one record; the write of 0 is slow, and slots are plenty."""
+    home = {"record": 0}
+
+    def read(visit: int, slot: Slot) -> None:
+        slot["holds"] = home["record"]
+
+    def write(visit: int, slot: Slot) -> None:
+        if visit == 0:
+            time.sleep(0.05)
+            home["record"] = 1
+
+    slots: list[Slot] = [{"holds": None} for _ in range(3)]
+    run_pass(
+        range(3),
+        slots,
+        read=read,
+        compute=lambda visit, slot: None,
+        write=write,
+        follows=[None, None, 0],
+    )
+    assert slots[2]["holds"] == 1
+
+
+def test_a_read_that_waits_for_a_write_ends_when_compute_fails() -> None:
+    def compute(visit: int, slot: int) -> None:
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        run_pass(
+            range(3),
+            [0, 1, 2],
+            read=lambda visit, slot: None,
+            compute=compute,
+            write=lambda visit, slot: None,
+            follows=[None, None, 0],
+        )
+
+
 def _seconds(num_slots: int) -> float:
     def stage(visit: int, slot: int) -> None:
         time.sleep(0.01)

@@ -3,15 +3,15 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch_rows, make_plan
 from headrace.engine.box import detect_box
-from headrace.engine.plan import step_visits
 from headrace.engine.shapes import shape_spec
 from headrace.engine.state import state_record
+from headrace.engine.visits import Way, step_visits
 from headrace.storage import NoSpace, TensorStore, VolumeConfig, VolumeRoom
 
 MIB = 2**20
@@ -27,9 +27,9 @@ def test_every_record_is_updated_once_in_each_way() -> None:
     nvme = ("nvme",) * len(SPEC.records)
     mixed = tuple("host" if i % 2 else "nvme" for i in range(len(SPEC.records)))
     for tiers in (nvme, mixed):
-        for way in ("serial", "speculative"):
+        for way in get_args(Way):
             for keep in ((), (28, 29)):
-                visits = step_visits(SPEC, tiers, keep, way)  # type: ignore[arg-type]
+                visits = step_visits(SPEC, tiers, keep, way, pending=True)  # type: ignore[arg-type]
                 written = sorted(visit.record for visit in visits if visit.writes)
                 assert written == list(range(len(SPEC.records)))
                 assert all(visit.reads == "state" for visit in visits if visit.writes)

@@ -1,0 +1,138 @@
+"""The order of a step: which record is visited when, what is read, done and written. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .config import TrainConfig
+from .model import ModelSpec
+from .report import LINKS
+from .sizes import STATE_BYTES_PER_ELEMENT, Tier
+
+Way = Literal["serial", "speculative", "deferred"]
+Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
+Reads = Literal["nothing", "weights", "state"]
+Phase = Literal["forward", "backward", "optimizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One layer (or table piece) in one pass: what is read, done and written.
+
+    `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
+    since: the second try of a speculative update starts from there. `pending`: before anything
+    else, the record is updated with the gradient of the step before.
+    """
+
+    record: int
+    action: Action
+    reads: Reads
+    writes: bool
+    phase: Phase
+    committed: bool = False
+    pending: bool = False
+
+
+def step_visits(
+    spec: ModelSpec,
+    tiers: Sequence[Tier],
+    keep_layers: Sequence[int],
+    way: Way,
+    *,
+    pending: bool,
+) -> list[Visit]:
+    """The order of one step.
+
+    Forward over embedding and layers, the head, backward over the layers, last first, then the
+    embedding. A record on NVMe is updated in its backward visit when the way is speculative;
+    every other record is updated after the last backward visit, when the norm is known, or, when
+    the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
+    """
+    owed = way == "deferred" and pending
+    index = {record.name: i for i, record in enumerate(spec.records)}
+    embed = [index[record.name] for record in spec.of_kind("embedding")]
+    layers = [index[record.name] for record in spec.of_kind("layer")]
+    head = [index[record.name] for record in spec.of_kind("head")]
+    norm = index["norm"]
+    kept = {layers[i] for i in keep_layers}
+
+    def early(i: int) -> bool:
+        return way == "speculative" and tiers[i] == "nvme"
+
+    def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
+        reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
+        return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
+
+    def forward(i: int, action: Action, phase: Phase = "forward") -> Visit:
+        reads: Reads = "state" if owed else "weights"
+        return Visit(record=i, action=action, reads=reads, writes=owed, phase=phase, pending=owed)
+
+    visits = [forward(i, "load_table") for i in embed]
+    visits += [forward(i, "forward") for i in layers]
+    visits += [forward(i, "load_head") for i in head]
+    visits += [forward(norm, "head", "backward") if owed else gradient(norm, "head", True)]
+    visits += [gradient(i, "update", False) for i in head if early(i)]
+    visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
+    visits += [gradient(i, "update", False) for i in embed if early(i)]
+    order = [*head, norm, *reversed(layers), *embed]
+    if way != "deferred":
+        visits += [update_visit(i) for i in order if not early(i)]
+    return visits
+
+
+def sweep_visits(spec: ModelSpec) -> list[Visit]:
+    """Every record updated with the gradient of the last step, before a commit or an evaluation."""
+    return [replace(update_visit(i), pending=True) for i in range(len(spec.records))]
+
+
+def write_order(visits: Sequence[Visit]) -> list[int | None]:
+    """For each visit, the last earlier one that writes its record: that is read after it."""
+    last: dict[int, int] = {}
+    order = []
+    for i, visit in enumerate(visits):
+        order.append(last.get(visit.record))
+        if visit.writes:
+            last[visit.record] = i
+    return order
+
+
+def update_visit(record: int, *, committed: bool = False) -> Visit:
+    """A visit that updates a record from its kept gradient."""
+    return Visit(
+        record=record,
+        action="update",
+        reads="state",
+        writes=True,
+        phase="optimizer",
+        committed=committed,
+    )
+
+
+def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
+    """The second try of a speculative step: every early update again, from the last commit."""
+    return [update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"]
+
+
+def link_bytes(
+    spec: ModelSpec, config: TrainConfig, visits: Sequence[Visit], tiers: Sequence[Tier]
+) -> dict[str, int]:
+    """Payload bytes of records over each link for these visits (kept gradients not counted)."""
+    totals = dict.fromkeys(LINKS, 0)
+    for visit in visits:
+        if tiers[visit.record] == "device":
+            continue
+        elements = spec.records[visit.record].num_elements
+        read = read_bytes_per_element(config, visit.reads) * elements
+        written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
+        totals["h2d"] += read
+        totals["d2h"] += written
+        if tiers[visit.record] == "nvme":
+            totals["nvme_read"] += read
+            totals["nvme_write"] += written
+    return totals
+
+
+def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
+    """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
+    weights = 2 if config.compute_dtype == "bfloat16" else 4
+    return {"nothing": 0, "weights": weights, "state": STATE_BYTES_PER_ELEMENT}[reads]
