@@ -14,7 +14,6 @@ from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, Sto
 if TYPE_CHECKING:
     from .bench import bench_step
     from .box import available_memory, detect_box
-    from .cgroup import tightest_group
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
@@ -30,7 +29,6 @@ _HOMES = {
     "available_memory": "box",
     "bench_step": "bench",
     "detect_box": "box",
-    "tightest_group": "cgroup",
     "shape_spec": "shapes",
     "TokenDataset": "data",
     "num_steps": "data",
@@ -93,7 +91,6 @@ __all__ = [
     "run_job",
     "shape_spec",
     "source_dtype",
-    "tightest_group",
     "write_demo_data",
 ]
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import psutil
 
-from headrace.storage import VolumeConfig, measure_rooms
+from headrace.storage import VolumeConfig, measure_rooms, tightest_group
 
-from .cgroup import tightest_group
 from .plan import Box
 
 # What the machine keeps for everything else when no budget is given.

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
@@ -14,6 +13,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from .config import Compile
+from .hf_config import build_config
 from .model import ModelSpec, RecordLayout
 
 _LAYER_PREFIX = "model.layers."
@@ -53,7 +53,7 @@ class LayerModule:
         dtype: torch.dtype,
         compile: Compile = "off",
     ) -> None:
-        config = LlamaConfig(**{**spec.config, "dtype": dtype})
+        config = build_config(spec, dtype=dtype)
         config._attn_implementation = "sdpa"
         with torch.device("meta"):
             self._layer = LlamaDecoderLayer(config, layer_idx=0)

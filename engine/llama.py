@@ -6,12 +6,16 @@ from typing import Any
 
 from headrace.storage import round_up
 
+from .llama_config import check_values
 from .model import COMPONENT_ALIGNMENT, ELEMENT_ALIGNMENT, ModelSpec, ParamSpec, RecordLayout
 from .model_files import ModelError
 
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+
+MAX_COUNT = 2**31 - 1  # of anything that a config counts
+MAX_RECORDS = 20_000  # far above any model; a config that lies must not fill the memory
 
 Shape = tuple[int, ...]
 
@@ -34,6 +38,7 @@ def llama_spec(config: Mapping[str, Any], max_record_elements: int) -> ModelSpec
         "max_positions": _count(config, "max_position_embeddings", 2048),
     }
     _check_heads(config, sizes)
+    check_values(config)
     tied = _flag(config, "tie_word_embeddings")
     layer = _layer_shapes(
         sizes, attention_bias=_flag(config, "attention_bias"), mlp_bias=_flag(config, "mlp_bias")
@@ -46,8 +51,8 @@ def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> i
     value = config.get(key)
     if value is None and default is not None:
         value = default
-    if type(value) is not int or value < 1:
-        raise ModelError(f"config: {key} is {value!r}; wanted a whole number of at least 1")
+    if type(value) is not int or not 1 <= value <= MAX_COUNT:
+        raise ModelError(f"config: {key} is {value!r}; wanted a whole number from 1 to {MAX_COUNT}")
     return value
 
 
@@ -110,6 +115,7 @@ def _records(
     params, layer_elements = _pack(layer)
     limit = max(max_record_elements, layer_elements)
     table = (sizes["vocab_size"], sizes["hidden_size"])
+    _check_num_records(sizes, -(-sizes["vocab_size"] // _rows_in(table, limit)))
     yield from _table_records("embed", "embedding", EMBEDDING, table, limit)
     for i in range(sizes["num_layers"]):
         named = tuple(
@@ -130,6 +136,21 @@ def _records(
         yield from _table_records("head", "head", HEAD, table, limit)
 
 
+def _check_num_records(sizes: Mapping[str, int], num_pieces: int) -> None:
+    """Judged before they are made: the config may claim what no file holds."""
+    if sizes["num_layers"] + num_pieces > MAX_RECORDS:
+        raise ModelError(
+            f"config: num_hidden_layers {sizes['num_layers']} and vocab_size "
+            f"{sizes['vocab_size']} make {sizes['num_layers'] + num_pieces} records of this size; "
+            f"wanted at most {MAX_RECORDS}"
+        )
+
+
+def _rows_in(table: Shape, limit: int) -> int:
+    """Rows of a table that fit into a record of so many elements; at least one."""
+    return max(1, limit // table[1])
+
+
 def _pack(shapes: Iterable[tuple[str, Shape]]) -> tuple[tuple[ParamSpec, ...], int]:
     """Whole tensors one behind the other, each aligned; and the length of the component."""
     params = []
@@ -145,8 +166,7 @@ def _table_records(
 ) -> Iterator[RecordLayout]:
     """A table in as few pieces of whole rows as the limit allows, as even as can be."""
     rows, columns = shape
-    rows_in_limit = max(1, limit // columns)
-    num_pieces = -(-rows // rows_in_limit)
+    num_pieces = -(-rows // _rows_in(shape, limit))
     for i in range(num_pieces):
         start, stop = rows * i // num_pieces, rows * (i + 1) // num_pieces
         piece = ParamSpec(

@@ -34,12 +34,14 @@ def prepare_dataset(
     tokenizer: ChatTokenizer,
     out_dir: Path,
     max_seq_len: int,
+    vocab_size: int,
     overlong: Overlong = "error",
     progress: Progress | None = None,
 ) -> DataReport:
     """Tokenize and label the rows of `files` into the folder `out_dir`; replace what was there.
 
     Rows stream through; memory grows by some forty bytes a row. `max_seq_len` is in tokens;
+    `vocab_size` is the model's, whose ids end below it;
     `overlong` says what becomes of longer rows. `progress` gets bytes read and bytes in all, about
     four times a second; what it raises ends the work and leaves `out_dir` as it was.
     DataProblem when a row cannot be used, or when nothing is left to train on.
@@ -47,7 +49,9 @@ def prepare_dataset(
     if not tokenizer.chat_template:
         raise DataProblem("the model has no chat template, so chat rows have no form it knows")
     with new_dataset(out_dir) as writer:
-        account = RowAccount(tokenizer, writer, max_seq_len=max_seq_len, overlong=overlong)
+        account = RowAccount(
+            tokenizer, writer, max_seq_len=max_seq_len, vocab_size=vocab_size, overlong=overlong
+        )
         meter = _Meter(files, progress)
         for path in files:
             account.open_file(path)

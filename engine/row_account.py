@@ -28,11 +28,13 @@ class RowAccount:
         writer: TokenWriter,
         *,
         max_seq_len: int,
+        vocab_size: int,
         overlong: Overlong,
     ) -> None:
         self._tokenizer = tokenizer
         self._writer = writer
         self._max_seq_len = max_seq_len
+        self._vocab_size = vocab_size
         self._overlong: Overlong = overlong
         self._control = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
         self._files: list[tuple[Path, Any]] = []
@@ -67,11 +69,21 @@ class RowAccount:
         except RenderProblem as problem:
             self._problems[problem.code].add(place, str(problem))
             return
+        if (token := max(example.ids, default=0)) >= self._vocab_size:
+            self._problems["unknown_token"].add(place, self._say_unknown(token))
+            return
         self._note_oddities(place, row)
         self._lengths.append(len(example.ids))
         fitted = self._fit(place, example)
         if fitted is not None:
             self._keep(place, fitted)
+
+    def _say_unknown(self, token: int) -> str:
+        text = self._tokenizer.decode([token], skip_special_tokens=False)
+        return (
+            f"the tokenizer makes token {token} of {text!r}, but the model's table ends at "
+            f"{self._vocab_size - 1}; use the tokenizer that the model was trained with"
+        )
 
     def _note_oddities(self, place: Place, row: Conversation) -> None:
         if row.ignored_keys:

@@ -15,6 +15,7 @@ from .box import detect_box
 from .checkpoint import LoopState
 from .config import TrainConfig
 from .data import TokenDataset
+from .hf_config import build_config
 from .model import ModelSpec
 from .plan import Plan, make_plan
 from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
@@ -35,6 +36,7 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     """
     model_dir = Path(config.model)
     spec = read_model_spec(model_dir)
+    build_config(spec)  # refused now rather than after the import
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     data = TokenDataset.open(Path(config.dataset))
     eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None

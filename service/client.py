@@ -125,6 +125,14 @@ class Client:
         """`cancel`, `pause` or `resume` a job; the job object afterwards."""
         return dict(self.call("POST", f"/v1/fine_tuning/jobs/{job_id}/{verb}"))
 
+    def free(self, job_id: str) -> dict[str, Any]:
+        """Remove an ended job's training state; `freed` says whether there was any."""
+        return dict(self.call("POST", f"/v1/fine_tuning/jobs/{job_id}/free"))
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models that a job can start from."""
+        return list(self.call("GET", "/v1/models")["data"])
+
     def model(self, name: str) -> dict[str, Any]:
         """A model by its name; `path` is its directory on the daemon's machine."""
         return dict(self.call("GET", f"/v1/models/{name}"))

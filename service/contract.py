@@ -1,6 +1,7 @@
 """What the routes ask of the daemon. The daemon fulfils it; tests put a scripted one in its place.
 
-`resolve`, `status` and `ready` may block and are called in a thread; the others on the event loop.
+`resolve`, `free_job`, `status` and `ready` may block and are called in a thread; the others on the
+event loop.
 """
 
 from collections.abc import Sequence
@@ -64,6 +65,9 @@ class Daemon(Protocol):
 
     async def stop_job(self, job_id: str, reason: Literal["cancel", "pause"]) -> None:
         """End or pause a job; one that runs goes on to its next step boundary first."""
+
+    def free_job(self, job_id: str) -> bool:
+        """Remove an ended job's training state; whether there was any. ApiError: why not."""
 
     def status(self) -> dict[str, Any]:
         """Worker, running job, storage, device and disk, JSON-ready."""

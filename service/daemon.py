@@ -11,6 +11,9 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.storage import StoreError
+
+from .errors import ApiError
 from .events import Hub
 from .files import require_rows
 from .ipc import Telemetry
@@ -113,6 +116,14 @@ class Daemon:
         await self._run_loop.stop_job(job_id, reason)
         self._prepare_loop.give_up(job_id)
         self.wake()
+
+    def free_job(self, job_id: str) -> bool:
+        """Remove an ended job's training state; whether there was any. ApiError: why not."""
+        try:
+            return self._run_loop.free_state(job_id)
+        except (StoreError, OSError) as error:
+            message = f"The training state of job {job_id} stays: {error}."
+            raise ApiError(400, message, code="state_in_use") from error
 
     def status(self) -> dict[str, Any]:
         """Worker, storage, device and disk, JSON-ready. The journal knows the jobs."""

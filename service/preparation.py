@@ -85,6 +85,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
                 tokenizer=tokenizer,
                 out_dir=target,
                 max_seq_len=request.max_seq_len,
+                vocab_size=spec.vocab_size,
                 overlong=request.overlong,  # type: ignore[arg-type]
             )
         emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))

@@ -16,12 +16,14 @@ from .errors import (
     NoSpace,
     NotCommitted,
     StoreError,
+    WriteBudgetSpent,
 )
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
     from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
+    from .cgroup import GroupMemory, tightest_group
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
     from .filesystem import sync_directory
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .gds_probe import GdsStatus, probe_gds
     from .layout import Layout, plan_layout
     from .ledger import CommitInfo, KeptCommit
+    from .memory import MemoryStatus, memory_status
     from .pool import HostArena
     from .rates import Calibration, read_calibration
     from .slab import DeviceSlab, DeviceSlot
@@ -39,8 +42,16 @@ if TYPE_CHECKING:
     from .store import TensorStore
     from .transfer import Fence, Transfer
     from .volume import VolumeStatus, probe_volume
+    from .wear import DriveHealth, VolumeWear, drive_health
 
 _HOMES = {
+    "GroupMemory": "cgroup",
+    "tightest_group": "cgroup",
+    "MemoryStatus": "memory",
+    "memory_status": "memory",
+    "DriveHealth": "wear",
+    "VolumeWear": "wear",
+    "drive_health": "wear",
     "measure_device_road": "device_road",
     "GdsStatus": "gds_probe",
     "probe_gds": "gds_probe",
@@ -87,9 +98,11 @@ __all__ = [
     "DeviceSlab",
     "DeviceSlot",
     "DriveBench",
+    "DriveHealth",
     "Fence",
     "FoundCommit",
     "GdsStatus",
+    "GroupMemory",
     "HostArena",
     "HostSlot",
     "Incompatible",
@@ -101,6 +114,7 @@ __all__ = [
     "LinkStats",
     "LoadCase",
     "Locked",
+    "MemoryStatus",
     "Misuse",
     "NoSpace",
     "NotCommitted",
@@ -116,12 +130,16 @@ __all__ = [
     "VolumeConfig",
     "VolumeRoom",
     "VolumeStatus",
+    "VolumeWear",
+    "WriteBudgetSpent",
     "busy_python",
     "calibrate_volume",
+    "drive_health",
     "fall_back",
     "find_commits",
     "fit_store",
     "measure_rooms",
+    "memory_status",
     "measure_device_road",
     "parse_bytes",
     "plan_layout",
@@ -130,6 +148,7 @@ __all__ = [
     "read_calibration",
     "round_up",
     "sync_directory",
+    "tightest_group",
 ]
 
 

@@ -30,6 +30,7 @@ from .rates import known_rate
 from .stats import LinkMeter, StoreStats
 from .throttle import Throttle
 from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
+from .wear import VolumeWear, drive_health
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,17 @@ class DriveSet:
                 volume.requested,
                 volume.why,
             )
+
+    def wear(self, written_bytes: Sequence[int]) -> list[VolumeWear]:
+        """What was written to each drive in the life of the store, and how the drive is."""
+        return [
+            VolumeWear(
+                path=status.path,
+                store_written_bytes=written,
+                health=drive_health(Path(status.path)),
+            )
+            for status, written in zip(self._statuses, written_bytes, strict=True)
+        ]
 
     def warnings(self) -> list[str]:
         """Drives that are slow or failing, in words."""

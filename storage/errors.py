@@ -47,5 +47,20 @@ class Locked(StoreError):
     """Another living process holds the store."""
 
 
+class WriteBudgetSpent(StoreError):
+    """The bytes that may be written to the volumes are used up; what is committed is whole.
+
+    No step may begin. What was written since the last commit can still be committed.
+    """
+
+    def __init__(self, *, written_bytes: int, limit_bytes: int, step_bytes: int) -> None:
+        self.written_bytes = written_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"{written_bytes} bytes were written over the life of the store and a step writes "
+            f"{step_bytes}, with a budget of {limit_bytes}; raise max_bytes_written to go on"
+        )
+
+
 class Misuse(StoreError):
     """The caller broke the order of calls (a write outside begin, a commit after a failure)."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .checksum import Digests, Spans, hash_bytes
 from .errors import Corrupt
@@ -123,13 +123,13 @@ def write_record(
     slot: Buffer,
     future: IoFuture,
     *,
-    trailer: Callable[[tuple[int, ...]], Trailer],
+    stamp: Trailer,
     written: Callable[[Trailer, int], None],
 ) -> None:
     """Write the record, then its trailer; `written` hears of it, with the hash of the trailer,
     before the future ends.
 
-    `trailer` makes the trailer from the checksums of the tensors.
+    `stamp` is the trailer without checksums.
     """
     digests: Digests = {}
     view = slot.view
@@ -151,7 +151,7 @@ def write_record(
             target.spans.checksum(i, digests, target.layout.block_bytes)
             for i in range(len(target.record.tensors))
         )
-        made = trailer(tuple(sums))
+        made = replace(stamp, checksums=tuple(sums))
         pages = encode_trailer(made, target.record)
 
         def trailer_ended(error: BaseException | None) -> None:

@@ -1,6 +1,7 @@
 """Registering host memory with CUDA: populated by several threads, locked page by page once."""
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from .errors import NoSpace
+from .numa import cpus_near
 from .record import round_up
 
 # One registration of 512 GiB or more fails on recent drivers; and since CUDA refuses a copy that
@@ -52,7 +54,11 @@ def _populate(start: int, num_bytes: int) -> None:
     share = round_up(max(1, -(-num_bytes // _NUM_THREADS)), _HUGE_PAGE_BYTES)
     advise: Callable[..., int] = ctypes.CDLL(None).madvise
 
+    near = _cpus_near_the_gpu()
+
     def part(offset: int) -> None:
+        if near:
+            os.sched_setaffinity(0, near)  # of this thread alone, which ends with its part
         size = ctypes.c_size_t(min(share, num_bytes - offset))
         advise(ctypes.c_void_p(start + offset), size, _MADV_POPULATE_WRITE)
 
@@ -63,3 +69,13 @@ def _populate(start: int, num_bytes: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def _cpus_near_the_gpu() -> set[int]:
+    """Processors beside the current GPU that this process may use; empty where it is all one."""
+    device = _cuda.get_device_properties(_cuda.current_device())
+    parts = [getattr(device, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+    if any(part is None for part in parts):
+        return set()
+    domain, bus, number = parts
+    return cpus_near(f"{domain:04x}:{bus:02x}:{number:02x}.0") & os.sched_getaffinity(0)

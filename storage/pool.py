@@ -12,6 +12,7 @@ from typing import Self
 import torch
 
 from .errors import Misuse, NoSpace
+from .memory import check_arena
 from .pin import register, unregister
 from .record import PAGE_BYTES, round_up
 from .slot import HostSlot
@@ -30,12 +31,14 @@ class HostArena:
     def __init__(self, arena_bytes: int, *, pin: bool = False) -> None:
         """Map the memory; with `pin`, populate it and register it with CUDA.
 
-        Raises Misuse when `pin` is asked for without CUDA, NoSpace when registering fails.
+        Raises Misuse when `pin` is asked for without CUDA, NoSpace when a control group does not
+        allow so much, or registering fails.
         """
         if arena_bytes < 0:
             raise ValueError(f"an arena of {arena_bytes} bytes cannot be")
         if pin and not torch.cuda.is_available():
             raise Misuse("a pinned arena needs CUDA; use pin=False")
+        check_arena(arena_bytes)
         self._num_bytes = arena_bytes
         self._carved_bytes = 0
         self._slots: list[HostSlot] = []

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from .memory import MemoryStatus
+
 if TYPE_CHECKING:
     from .volume import VolumeStatus
 
@@ -57,6 +59,7 @@ class StorageStatus:
     read_only: bool
     volumes: Sequence["VolumeStatus"]
     warnings: Sequence[str] = ()
+    memory: MemoryStatus | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

@@ -8,20 +8,22 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from .body import Commit, encode_metadata
+from .budget import WriteBudget
 from .commit import Version
 from .config import VolumeConfig
 from .drives import DriveSet, OpenOptions, create_drives, open_drives
-from .errors import IoTimeout, Misuse, StoreError
+from .errors import Misuse, StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
 from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, Layout
 from .ledger import CommitInfo, KeptCommit, Ledger
+from .memory import memory_status
 from .operation import read_record, write_record
+from .prefill import fill_with_zeros
 from .record import RecordSpec
 from .recovery import LastCommit, read_last_commit, verify_all, version_in
 from .scrub import Progress
@@ -29,13 +31,22 @@ from .session import Session
 from .space import fit_store, measure_rooms
 from .stats import StorageStatus, StoreStats
 from .trailer import Trailer
+from .underway import UnderWay
 from .volume import OpenVolume, open_file_volume
+from .wear import VolumeWear
 
 
 class TensorStore:
     """An open store. Make one with `create` or `open`; any thread may call; close it at the end."""
 
-    def __init__(self, drives: DriveSet, last: LastCommit | None, *, read_only: bool) -> None:
+    def __init__(
+        self,
+        drives: DriveSet,
+        last: LastCommit | None,
+        *,
+        read_only: bool,
+        max_bytes_written: int | None,
+    ) -> None:
         """Use `create` or `open`."""
         self._drives = drives
         self._records = {record.name: record for record in drives.layout.records}
@@ -47,7 +58,8 @@ class TensorStore:
         self._generations = Generations(
             drives.layout, dict(last.versions) if last else {}, self._ledger.pinned
         )
-        self._under_way: set[IoFuture] = set()
+        self._budget = WriteBudget(max_bytes_written, lambda: sum(self._ledger.written_bytes()))
+        self._under_way = UnderWay(drives)
         self._lock = threading.RLock()
         self._commit_lock = threading.Lock()
 
@@ -63,14 +75,18 @@ class TensorStore:
         io_timeout_seconds: float = 60,
         stripe_bytes: int = STRIPE_BYTES,
         keep_generations: int = 0,
+        prefill: bool = False,
+        max_bytes_written: int | None = None,
         open_volume: OpenVolume = open_file_volume,
     ) -> Self:
         """Reserve the files of a new store in `<volume>/<name>/`: whole, or nothing is left.
 
         `description` (JSON values) is kept unchanged for life. `reserve_bytes` must stay free on
         each file system (None: 2 GiB or 5 %, the larger). Space for `keep_generations` kept commits
-        is reserved too (`keep`). Raises NoSpace before anything is made,
-        Misuse when the store exists, Locked, StoreError for a volume that cannot be used.
+        is reserved too (`keep`). With `prefill` every extent is written once: the first writes are
+        then as fast as later ones; it counts as wear. `max_bytes_written` see `begin`. Raises
+        NoSpace before anything is made, Misuse when the store exists, Locked, StoreError for a
+        volume that cannot be used.
         """
 
         def place() -> Layout:
@@ -87,7 +103,9 @@ class TensorStore:
             description=dict(description or {}),
         )
         drives.log_roads("created")
-        return cls(drives, None, read_only=False)
+        if prefill:
+            fill_with_zeros(drives)
+        return cls(drives, None, read_only=False, max_bytes_written=max_bytes_written)
 
     @classmethod
     def open(
@@ -97,6 +115,7 @@ class TensorStore:
         name: str,
         read_only: bool = False,
         io_timeout_seconds: float = 60,
+        max_bytes_written: int | None = None,
         open_volume: OpenVolume = open_file_volume,
     ) -> Self:
         """Open a store at its last commit. The volumes may be given in any order.
@@ -114,7 +133,7 @@ class TensorStore:
             drives.close()
             raise
         drives.log_roads("opened")
-        return cls(drives, last, read_only=read_only)
+        return cls(drives, last, read_only=read_only, max_bytes_written=max_bytes_written)
 
     @staticmethod
     def remove(volumes: Sequence[VolumeConfig], *, name: str) -> None:
@@ -155,9 +174,13 @@ class TensorStore:
     def begin(self, step: int) -> None:
         """Open the working generation for writes of `step`, or go on with it in a further step.
 
-        Raises Misuse when a write failed and `abort` was not called, or the store is read-only.
+        Raises Misuse when a write failed and `abort` was not called, or the store is read-only;
+        WriteBudgetSpent when the bytes written over the life of the store, and those of one more
+        step, exceed `max_bytes_written`: then nothing has changed, and `commit` still works.
         """
         with self._lock:
+            self._session.check_writable()
+            self._budget.check()
             self._session.begin(step)
 
     def read_into(
@@ -190,7 +213,7 @@ class TensorStore:
                 if kept is None
                 else kept.extent_index
             )
-            future = self._future(f"read of record {record!r}", slot, "nvme_read")
+            future = self._under_way.new(f"read of record {record!r}", slot, "nvme_read")
             before = self._generations.add_reader(index, extent, future)
         start = partial(
             read_record,
@@ -215,17 +238,24 @@ class TensorStore:
         with self._lock:
             step = self._session.step_of(f"write of record {record!r}")
             extent = self._generations.extent_to_write(index)
-            future = self._future(f"write of record {record!r}", slot, "nvme_write")
+            future = self._under_way.new(f"write of record {record!r}", slot, "nvme_write")
             before = self._generations.add_writer(index, extent, future)
             epoch = self._generations.epoch
-            trailer = partial(self._trailer, index, extent, self.generation + 1, step)
+            stamp = Trailer(
+                uuid=self._drives.manifest.uuid,
+                record_index=index,
+                extent_index=extent,
+                generation=self.generation + 1,
+                step=step,
+                checksums=(),
+            )
         future.add_done_callback(partial(self._write_ended, future, epoch))
         start = partial(
             write_record,
             self._drives.target(index, extent),
             slot,
             future,
-            trailer=trailer,
+            stamp=stamp,
             written=partial(self._written, index, extent, epoch),
         )
         start_after(before, future, start, inherit_failure=False)
@@ -302,6 +332,13 @@ class TensorStore:
         """What was moved since the store was opened."""
         return self._drives.stats()
 
+    def wear(self) -> list[VolumeWear]:
+        """Bytes written on each volume over the life of the store, and the health of its drive.
+
+        Asks the drives, which takes some tenths of a second; for status pages, not for every step.
+        """
+        return self._drives.wear(self._ledger.written_bytes())
+
     def status(self) -> StorageStatus:
         """What the store is and which road its bytes take."""
         return StorageStatus(
@@ -313,6 +350,7 @@ class TensorStore:
             read_only=self._session.read_only,
             volumes=self._drives.statuses(self._ledger.written_bytes()),
             warnings=self._drives.warnings(),
+            memory=memory_status(),
         )
 
     def register_device(self, memory: Any) -> None:
@@ -327,17 +365,12 @@ class TensorStore:
         with self._lock:
             was_open = self._session.close()
         if was_open:
-            self._drives.close(self._give_up)
+            self._drives.close(self._under_way.give_up)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _await_writes(self) -> int:
@@ -360,18 +393,6 @@ class TensorStore:
         if live is not None and kept is not self._ledger.kept:
             self._ledger.flip(live, kept)
 
-    def _trailer(
-        self, index: int, extent: int, generation: int, step: int, checksums: tuple[int, ...]
-    ) -> Trailer:
-        return Trailer(
-            uuid=self._drives.manifest.uuid,
-            record_index=index,
-            extent_index=extent,
-            generation=generation,
-            step=step,
-            checksums=checksums,
-        )
-
     def _written(
         self, index: int, extent: int, epoch: int, trailer: Trailer, trailer_hash: int
     ) -> None:
@@ -384,23 +405,6 @@ class TensorStore:
         with self._lock:
             if error is not None and epoch == self._generations.epoch:
                 self._session.failed(error)
-
-    def _future(self, label: str, slot: Buffer, link: str) -> IoFuture:
-        waited = self._drives.links[link].waited
-        future = IoFuture(label, slot, patience=self._drives.patience, waited=waited)
-        self._under_way.add(future)
-        future.add_done_callback(partial(self._forget, future))
-        return future
-
-    def _forget(self, future: IoFuture) -> None:
-        with self._lock:
-            self._under_way.discard(future)
-
-    def _give_up(self) -> None:
-        with self._lock:
-            hanging = list(self._under_way)
-        for future in hanging:
-            future.give_up(IoTimeout(f"{future.label}: still inside the drive at close"))
 
 
 def _check_slot(slot: Buffer, record: str, wanted: int) -> None:

@@ -53,13 +53,14 @@ class MemoryVolume:
         pass
 
 
-Fault = Literal["eio", "enospc", "short", "wrong", "hang"]
+Fault = Literal["eio", "enospc", "short", "wrong", "delay", "hang"]
 
 
 class FaultyDisk(MemoryDisk):
     """Operation `faults` keys (counted from 0 over all files) go wrong in the way named there.
 
-    "wrong" moves damaged bytes and says nothing; "hang" stays inside until `released` is set.
+    "wrong" moves damaged bytes and says nothing; "delay" takes 50 ms; "hang" stays inside until
+    `released` is set.
     """
 
     def __init__(self, faults: Mapping[int, Fault] | None = None) -> None:
@@ -106,6 +107,8 @@ class FaultyVolume(MemoryVolume):
         fault = self._disk.next_fault()
         if fault == "hang":
             self._disk.released.wait(30)
+        elif fault == "delay":
+            time.sleep(0.05)
         elif fault == "short":
             self._fail(operation, offset, wanted, wanted // 2, "the file ends here")
         elif fault in ("eio", "enospc"):

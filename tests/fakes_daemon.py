@@ -40,6 +40,7 @@ class FakeDaemon:
         self.hub = Hub()
         self.resolved: list[dict[str, Any]] = []
         self.stopped: list[tuple[str, str]] = []
+        self.freed: list[str] = []
         self.not_ready: list[str] = []
         self.refusal: Exception | None = None
         self.wakes = 0
@@ -76,6 +77,12 @@ class FakeDaemon:
         self.stopped.append((job_id, reason))
         status: Any = {"cancel": "cancelled", "pause": "paused"}[reason]
         await self.journal.call(self.journal.move, job_id, status)
+
+    def free_job(self, job_id: str) -> bool:
+        """Say yes once a job."""
+        first = job_id not in self.freed
+        self.freed.append(job_id)
+        return first
 
     def status(self) -> dict[str, Any]:
         """A worker that never was."""

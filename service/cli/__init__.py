@@ -1,12 +1,11 @@
 """The commands of `headrace`. Only the command that needs torch imports it, when it runs."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from . import bench, bench_io, calibrate, checks, data, fsck, jobs, serve, train
+from . import bench, bench_io, calibrate, checks, data, fsck, jobs, serve, token, train
 
 app = typer.Typer(
     name="headrace",
@@ -18,12 +17,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(help="Look at training rows.", no_args_is_help=True)
+token_app = typer.Typer(help="Access tokens of a daemon on this machine.", no_args_is_help=True)
 bench_app = typer.Typer(help="Measure this box.", no_args_is_help=True)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headrace {version('headrace')}")
+        from ..status import product_version
+
+        typer.echo(f"headrace {product_version()}")
         raise typer.Exit
 
 
@@ -43,7 +45,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (serve.serve, train.train),
     "Jobs of a running daemon": (
         jobs.submit, jobs.watch, jobs.jobs, jobs.status, jobs.cancel, jobs.pause, jobs.resume,
-        jobs.export,
+        jobs.export, jobs.free, jobs.models,
     ),
     "Look": (checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip
@@ -52,6 +54,10 @@ for panel, commands in COMMANDS.items():
         app.command(rich_help_panel=panel)(command)
 app.add_typer(data_app, name="data", rich_help_panel="Look")
 app.add_typer(bench_app, name="bench", rich_help_panel="Look")
+app.add_typer(token_app, name="token", rich_help_panel="Look")
+token_app.command("create")(token.create)
+token_app.command("list")(token.list_tokens)
+token_app.command("revoke")(token.revoke)
 data_app.command("check")(data.check)
 bench_app.command("step")(bench.step)
 bench_app.command("io")(bench_io.io)

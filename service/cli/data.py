@@ -49,16 +49,19 @@ def prepare_report(file: Path, model: Path, max_seq_len: int) -> dict[str, Any]:
         load_tokenizer,
         prepare_dataset,
         prepare_model,
+        read_model_spec,
     )
 
     with tempfile.TemporaryDirectory(prefix="headrace-data-") as directory:
         try:
+            vocab_size = read_model_spec(model).vocab_size
             tokenizer = load_tokenizer(prepare_model(model, Path(directory, "model")))
             report = prepare_dataset(
                 [file],
                 tokenizer=tokenizer,
                 out_dir=Path(directory, "rows"),
                 max_seq_len=max_seq_len,
+                vocab_size=vocab_size,
             )
         except ModelError as error:
             raise CliError(str(error), Exit.REFUSED) from error

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from .output import human_bytes
 
 Verdict = Literal["pass", "warn", "fail"]
-CGROUP = Path("/sys/fs/cgroup")
 LOW_MEMORY_BYTES = 4 * 10**9
 LOW_SPACE_BYTES = 20 * 10**9
 
@@ -96,28 +95,16 @@ def check_memory() -> Check:
     """Memory that is free, within the limit of the control group when there is one."""
     import psutil
 
-    available = psutil.virtual_memory().available
-    limit = cgroup_limit_bytes()
+    from headrace.engine import available_memory
+
+    machine, available = psutil.virtual_memory().available, available_memory()
     found = f"{human_bytes(available)} available"
-    if limit is not None:
-        available = min(available, limit)
-        found += f", control group allows {human_bytes(limit)}"
+    if available < machine:
+        found += f" by the limit of a control group, of {human_bytes(machine)} on the machine"
     if available >= LOW_MEMORY_BYTES:
         return Check(name="memory", verdict="pass", found=found)
     fix = "free memory, raise the limit, or keep --host-bytes and --device-bytes well below it"
     return Check(name="memory", verdict="warn", found=found, fix=fix)
-
-
-def cgroup_limit_bytes(root: Path = CGROUP) -> int | None:
-    """The memory limit of this process's control group (v2, then v1), in bytes; None: no limit."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            text = (root / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 2**60:  # v1 writes a huge number for "no limit"
-            return int(text)
-    return None
 
 
 def check_data_dir(data_dir: Path) -> Check:

@@ -19,7 +19,7 @@ def submit(
         Path | None, typer.Argument(help="A create body as JSON; options override its fields.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model's name, as `models` lists it.")
+        str | None, typer.Option(help="The model's name, as `headrace models` lists it.")
     ] = None,
     train: Annotated[
         str | None, typer.Option(help="Training rows: a JSONL file, which is uploaded, or an id.")
@@ -120,6 +120,31 @@ def resume(
 ) -> None:
     """Put a paused job back in the queue."""
     _act(job_id, "resume", url, token_file, as_json)
+
+
+def free(
+    job_id: JobId, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False
+) -> None:
+    """Remove what a job that has ended, such as a failed one, still holds on the volumes."""
+    with connect(url, token_file) as client:
+        answer = client.free(job_id)
+    if as_json:
+        print_json(answer)
+    else:
+        what = "its space is free" if answer["freed"] else "it held no space on the volumes"
+        console().print(f"{job_id}: {what}", markup=False)
+
+
+def models(url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
+    """List the models that a job can start from: those made by jobs, then the base models."""
+    with connect(url, token_file) as client:
+        found = client.models()
+    if as_json:
+        print_json(found)
+        return
+    rows = [[model["id"], model["owned_by"], model["path"]] for model in found]
+    empty = "no models; put one in a folder of models_dir"
+    print_table(["model", "owner", "path"], rows, empty=empty)
 
 
 def export(

@@ -35,15 +35,14 @@ ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800
 
 def parse_size(text: str | None) -> int | None:
     """'800MB' -> 800000000; CliError for what is no size."""
-    from pydantic import ByteSize as Size
-    from pydantic import TypeAdapter, ValidationError
+    from headrace.storage import parse_bytes
 
     if text is None:
         return None
     try:
-        return int(TypeAdapter(Size).validate_python(text))
-    except ValidationError as error:
-        raise CliError(f"{text!r} is not a size; wanted bytes, or such as 500MB or 2GiB") from error
+        return parse_bytes(text)
+    except ValueError as error:
+        raise CliError(str(error)) from error
 
 
 def connect(url: str, token_file: Path | None) -> Client:

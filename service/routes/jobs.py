@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from ..contract import Daemon
 from ..creation import Creation
+from ..errors import ApiError
 from ..jobs import IllegalMove, JobRecord, Status, check_move
 from ..schemas import CreateJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
@@ -81,6 +82,16 @@ async def resume(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     await daemon.journal.call(move, job_id, "queued", message="Resumed; waiting for its turn.")
     daemon.wake()
     return await daemon.journal.call(_shown_now, daemon, job_id)
+
+
+@router.post("/jobs/{job_id}/free")
+def free(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """Remove what an ended job still holds on the volumes: its state can then not be looked at."""
+    job = require_job(daemon, job_id)
+    if not job.is_terminal:
+        message = f"Job {job_id} is {job.status}; its training state is still needed."
+        raise ApiError(400, message, code="invalid_job_status", hint="Cancel it first.")
+    return {"id": job_id, "object": "fine_tuning.job.state", "freed": daemon.free_job(job_id)}
 
 
 @router.get("/jobs/{job_id}/checkpoints")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from headrace.engine import load_tokenizer, prepare_dataset, prepare_model
+from headrace.engine import load_tokenizer, prepare_dataset, prepare_model, read_model_spec
 
 MIB = 2**20
 ALLOCATOR_SETTINGS = "MALLOC_"
@@ -40,9 +40,14 @@ def prepare_inputs(
     """
     assets = prepare_model(model, work_dir / "models")
     tokenizer = load_tokenizer(assets)
+    vocab_size = read_model_spec(model).vocab_size
     for setting, file in files.items():
         prepare_dataset(
-            [file], tokenizer=tokenizer, out_dir=work_dir / setting, max_seq_len=max_seq_len
+            [file],
+            tokenizer=tokenizer,
+            out_dir=work_dir / setting,
+            max_seq_len=max_seq_len,
+            vocab_size=vocab_size,
         )
     volume = work_dir / "volume"
     volume.mkdir(exist_ok=True)

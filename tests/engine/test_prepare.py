@@ -34,7 +34,8 @@ def prepared(tmp_path: Path, *lines: str, **how: Any) -> tuple[DataReport, Token
 def prepare_lines(tmp_path: Path, *lines: str, max_seq_len: int = 200, **how: Any) -> DataReport:
     file = write(tmp_path / "train.jsonl", *lines)
     out = tmp_path / "out"
-    return prepare_dataset([file], tokenizer=TOKENIZER, out_dir=out, max_seq_len=max_seq_len, **how)
+    how = {"vocab_size": len(TOKENIZER), "max_seq_len": max_seq_len, **how}
+    return prepare_dataset([file], tokenizer=TOKENIZER, out_dir=out, **how)
 
 
 def problem(tmp_path: Path, *lines: str, **how: Any) -> DataProblem:
@@ -83,7 +84,9 @@ def test_the_preview_shows_which_words_train(tmp_path: Path) -> None:
 
 def test_several_files_are_one_data_set_in_order(tmp_path: Path) -> None:
     files = [write(tmp_path / "a.jsonl", row("One.")), write(tmp_path / "b.jsonl", row("Two."))]
-    report = prepare_dataset(files, tokenizer=TOKENIZER, out_dir=tmp_path / "out", max_seq_len=200)
+    report = prepare_dataset(
+        files, tokenizer=TOKENIZER, out_dir=tmp_path / "out", max_seq_len=200, vocab_size=384
+    )
     dataset = TokenDataset.open(tmp_path / "out")
     assert "Two." in TOKENIZER.decode(dataset.row(1)[0])
     for entry, file in zip(report.files, files, strict=True):
@@ -131,10 +134,19 @@ def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
     bare.chat_template = None
     file = write(tmp_path / "train.jsonl", row("One."))
     with pytest.raises(DataProblem, match="no chat template"):
-        prepare_dataset([file], tokenizer=bare, out_dir=tmp_path / "out", max_seq_len=9)
+        prepare_dataset(
+            [file], tokenizer=bare, out_dir=tmp_path / "out", max_seq_len=9, vocab_size=384
+        )
 
 
 LONG = row("yes " * 40)
+
+
+def test_a_token_that_the_model_has_no_row_for_is_a_problem_of_its_line(tmp_path: Path) -> None:
+    highest = max(TOKENIZER(row("Two zebras."))["input_ids"])
+    found = problem(tmp_path, row("One."), row("Two zebras."), vocab_size=highest)
+    assert f"the model's table ends at {highest - 1}" in str(found)
+    assert found.report and "unknown_token" in found.report.problems
 
 
 def test_an_overlong_row_is_an_error_by_default(tmp_path: Path) -> None:

@@ -67,6 +67,18 @@ def test_a_new_job_is_queued_with_its_settings_resolved(
     assert kept and kept.request == daemon.resolved[-1]
 
 
+def test_the_state_of_a_job_is_freed_once_it_has_ended(
+    client: httpx2.Client, daemon: FakeDaemon, body: dict[str, Any]
+) -> None:
+    job = client.post(JOBS, json=body).json()["id"]
+    assert error(client.post(f"{JOBS}/{job}/free"))["code"] == "invalid_job_status"
+    assert daemon.freed == []
+    daemon.journal.move(job, "failed")
+    answers = [client.post(f"{JOBS}/{job}/free").json() for _ in range(2)]
+    assert [answer["freed"] for answer in answers] == [True, False]
+    assert error(client.post(f"{JOBS}/ftjob-none/free"), 404)["code"] == "job_not_found"
+
+
 def test_a_job_shows_its_place_in_the_queue(client: httpx2.Client, body: dict[str, Any]) -> None:
     first = client.post(JOBS, json=body).json()
     urgent = client.post(JOBS, json=body | {"priority": 5}).json()

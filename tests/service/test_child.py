@@ -1,10 +1,12 @@
 """What is sent to an engine process arrives, also when it reads slowly."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
-from headrace.service.child import Child
+from headrace.service.child import Child, describe_end
+from headrace.service.engine_process import EXIT_RENEW
 from headrace.service.ipc import Stop
 
 
@@ -30,3 +32,10 @@ def test_no_message_is_lost_while_the_process_does_not_read(tmp_path: Path) -> N
         return (await child.reap()).status
 
     assert asyncio.run(send_all()) == 0
+
+
+def test_causes_of_death_are_told_apart() -> None:
+    assert "out of memory" in describe_end(-signal.SIGKILL, 1)
+    assert describe_end(-signal.SIGKILL, 0) == "signal SIGKILL"
+    assert describe_end(-signal.SIGSEGV, 1) == "signal SIGSEGV"
+    assert describe_end(EXIT_RENEW, 0) == f"exit status {EXIT_RENEW}"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,21 +93,13 @@ def test_doctor_fails_with_the_fix_for_a_missing_volume(
     assert found[-1]["verdict"] == "fail" and "--volume" in found[-1]["fix"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "limit"),
-    [
-        ("memory.max", "1000000\n", 1_000_000),
-        ("memory.max", "max\n", None),
-        ("memory/memory.limit_in_bytes", "9223372036854771712\n", None),
-        ("other", "1\n", None),
-    ],
-)
-def test_memory_limit_of_the_control_group_is_read(
-    tmp_path: Path, name: str, text: str, limit: int | None
+def test_doctor_judges_memory_by_what_the_control_groups_leave(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tmp_path.joinpath(name).parent.mkdir(exist_ok=True)
-    tmp_path.joinpath(name).write_text(text)
-    assert doctor.cgroup_limit_bytes(tmp_path) == limit
+    group = SimpleNamespace(limit_bytes=10**9, free_bytes=10**8)
+    monkeypatch.setattr("headrace.engine.box.tightest_group", lambda: group)
+    check = doctor.check_memory()
+    assert check.verdict == "warn" and "100 MB available by the limit" in check.found
 
 
 def test_data_check_names_line_and_reason(

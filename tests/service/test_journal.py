@@ -1,5 +1,4 @@
 import asyncio
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -9,13 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
 
 from fakes_daemon import some_job
-from headrace.service import tables
-from headrace.service.database import migrate
 from headrace.service.job_table import Replay
 from headrace.service.jobs import EventRecord, FileRecord, IllegalMove, JobRecord
 from headrace.service.journal import Journal
@@ -304,23 +298,3 @@ def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
     assert [job.status for job in journal.unfinished()] == ["running"]
     assert journal.last_worker_seq("ftjob-1") == 1
     journal.close()
-
-
-def test_the_migrations_build_the_tables(tmp_path: Path) -> None:
-    migrate(tmp_path / "a.db")
-    engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert not compare_metadata(context, tables.metadata)
-    engine.dispose()
-
-
-def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "headrace.db"
-    migrate(path)
-    connection = sqlite3.connect(path)
-    connection.execute("update alembic_version set version_num = 'v9999'")
-    connection.commit()
-    connection.close()
-    with pytest.raises(RuntimeError, match="another version of Headrace"):
-        migrate(path)

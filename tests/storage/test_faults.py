@@ -54,7 +54,7 @@ def _operations_of_second_step(tmp_path: Path, slot: HostSlot) -> tuple[int, int
         return first, disk.num_operations
 
 
-@pytest.mark.parametrize("fault", ["eio", "enospc", "short", "wrong", "hang"])
+@pytest.mark.parametrize("fault", ["eio", "enospc", "short", "wrong", "delay", "hang"])
 def test_a_fault_in_any_operation_is_reported_and_loses_no_commit(
     tmp_path: Path, slot: HostSlot, fault: Fault
 ) -> None:
@@ -76,7 +76,10 @@ def test_a_fault_in_any_operation_is_reported_and_loses_no_commit(
         disk.released.set()
         store.close()
         disk.faults.clear()
-        assert error is not None or fault == "wrong", f"{fault} in operation {index} went unnoticed"
+        silent = fault in ("wrong", "delay")
+        assert error is not None or silent, f"{fault} in operation {index} went unnoticed"
+        assert error is None or fault != "delay", f"a delay in operation {index}: {error}"
+        assert not slot.in_use
         _check_nothing_is_lost(volumes, disk, slot, error)
         TensorStore.remove(volumes, name="job")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.cgroup import GroupMemory, tightest_group
+from headrace.storage.cgroup import GroupMemory, tightest_group
 
 GIB = 2**30
 

@@ -1,0 +1,79 @@
+"""The access tokens of a daemon on this machine, by its tokens file; a running one sees changes."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json
+from .output import CliError, Exit, console, print_json, print_table
+from .serve import Config, DataDir, load_settings
+
+if TYPE_CHECKING:
+    from ..auth import Tokens
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="Who or what will use it.")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token and print it, this once: only its hash is kept.
+
+    From the first token on, a token is wanted of every caller.
+    """
+    tokens = _tokens(config, data_dir)
+    _entries(tokens)
+    token = tokens.create(name)
+    if as_json:
+        print_json({"name": name, "token": token})
+    else:
+        console().print(token, markup=False)
+
+
+def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the tokens by their first characters; the tokens themselves are not kept."""
+    entries = _entries(_tokens(config, data_dir))
+    if as_json:
+        keys = ("name", "shown", "created_at")
+        print_json([{key: entry[key] for key in keys} for entry in entries])
+        return
+    rows = [[entry["shown"], entry["name"], _day(entry["created_at"])] for entry in entries]
+    print_table(["token", "name", "made"], rows, empty="no tokens: open to this machine alone")
+
+
+def revoke(
+    shown: Annotated[str, typer.Argument(help="The token's first characters, as listed.")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a token: who holds it is refused from now on."""
+    tokens = _tokens(config, data_dir)
+    known = [entry["shown"] for entry in _entries(tokens)]
+    if not tokens.revoke(shown):
+        listed = ", ".join(known) or "none"
+        raise CliError(f"no token begins with {shown}; there are: {listed}", Exit.REFUSED)
+    if as_json:
+        print_json({"revoked": shown, "left": len(known) - 1})
+    else:
+        console().print(f"{shown}… is no token any more; {len(known) - 1} left", markup=False)
+
+
+def _tokens(config: Path | None, data_dir: Path | None) -> "Tokens":
+    from ..auth import Tokens
+
+    return Tokens(load_settings(config, data_dir=data_dir).tokens_path)
+
+
+def _entries(tokens: "Tokens") -> list[dict[str, Any]]:
+    try:
+        return tokens.entries()
+    except ValueError as error:
+        raise CliError(str(error)) from error
+
+
+def _day(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,43 @@
+"""Tokens from the command line: made once, listed by their first characters, revoked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.service.__main__ import main
+from headrace.service.auth import Tokens
+from headrace.service.cli.output import Exit
+
+
+def token(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, *arguments: str
+) -> tuple[int, Any, str]:
+    """Exit code, JSON answer and complaints of `headrace token`."""
+    with pytest.raises(SystemExit) as ended:
+        main(["token", *arguments, "--data-dir", str(data_dir), "--json"])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), json.loads(said.out or "null"), said.err
+
+
+def test_a_token_is_made_listed_and_revoked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, made, _ = token(capsys, tmp_path, "create", "laptop")
+    tokens = Tokens(tmp_path / "tokens.json")
+    assert tokens.admits(made["token"])
+    _, listed, _ = token(capsys, tmp_path, "list")
+    assert [entry["name"] for entry in listed] == ["laptop"]
+    assert listed[0]["shown"] == made["token"][:11] and "sha256" not in listed[0]
+    code, answer, _ = token(capsys, tmp_path, "revoke", listed[0]["shown"])
+    assert code == Exit.OK and answer == {"revoked": listed[0]["shown"], "left": 0}
+    assert not tokens.admits(made["token"])
+
+
+def test_revoking_an_unknown_token_names_those_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Tokens(tmp_path / "tokens.json").create("laptop")
+    code, _, error = token(capsys, tmp_path, "revoke", "hr_other")
+    assert code == Exit.REFUSED and made[:11] in error
