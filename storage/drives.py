@@ -119,8 +119,16 @@ class DriveSet:
             )
         ]
 
-    def check_reaches(self, slot: Buffer) -> None:
-        """Raise Misuse for a slot on the device, unless GDS is the road of every volume."""
+    def check_slot(self, slot: Buffer, record: str, wanted: int) -> None:
+        """Raise Misuse for a slot that is in doubt, too small, or out of the volumes' reach.
+
+        Only GDS, on every volume, reaches a slot on the device.
+        """
+        slot.check_usable()
+        if slot.nbytes < wanted:
+            raise Misuse(
+                f"record {record!r} needs a slot of {wanted} bytes; this one has {slot.nbytes}"
+            )
         if not slot.on_device:
             return
         for status in self._statuses:

@@ -5,7 +5,7 @@ The caller holds the store's commit lock; reading the properties needs none.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from .body import Commit, CommitBody, encode_body
@@ -97,6 +97,13 @@ class Ledger:
                 "release one, or create the store with a larger keep_generations"
             )
         return (*self.kept, commit)
+
+    def only_kept(self, generations: Collection[int]) -> tuple[Commit, ...]:
+        """Exactly these commits; NotCommitted for one that is not there, Misuse for too many."""
+        room = self._drives.layout.keep_generations
+        if len(set(generations)) > room:
+            raise Misuse(f"the store was made to keep {room} commits, not {len(set(generations))}")
+        return tuple(self.find(generation) for generation in sorted(set(generations)))
 
     def without_kept(self, generation: int) -> tuple[Commit, ...]:
         """The kept commits, without that one; NotCommitted when it is not kept."""

@@ -6,7 +6,7 @@ Read this first. A mutable record has two extents: a step reads one and writes t
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from .budget import WriteBudget
 from .commit import Version
 from .config import VolumeConfig
 from .drives import DriveSet, OpenOptions, create_drives, open_drives
-from .errors import Misuse, StoreError
+from .errors import StoreError
 from .files import remove_store, store_directories, store_exists
 from .future import Buffer, IoFuture, start_after
 from .generation import Generations
@@ -200,8 +200,8 @@ class TensorStore:
         KeyError, NotCommitted, Corrupt (trailer of a kept commit) and Misuse (slot) at once.
         """
         index = self._indexes[record]
-        _check_slot(slot, record, max(stop for _, stop in self._records[record].runs(tensors)))
-        self._drives.check_reaches(slot)
+        end = max(stop for _, stop in self._records[record].runs(tensors))
+        self._drives.check_slot(slot, record, end)
         kept = None
         if generation is not None:
             commit = self._ledger.find(generation)
@@ -233,8 +233,7 @@ class TensorStore:
         Misuse (outside `begin`, after a failed write, slot too small, read-only record) at once.
         """
         index = self._indexes[record]
-        _check_slot(slot, record, self._records[record].padded_bytes)
-        self._drives.check_reaches(slot)
+        self._drives.check_slot(slot, record, self._records[record].padded_bytes)
         with self._lock:
             step = self._session.step_of(f"write of record {record!r}")
             extent = self._generations.extent_to_write(index)
@@ -299,14 +298,21 @@ class TensorStore:
         made for, NotCommitted when the commit is not there.
         """
         with self._commit_lock:
-            kept = self._ledger.with_kept(generation)
-            self._change_kept(kept)
+            self._change_kept(self._ledger.with_kept(generation))
 
     def release(self, generation: int) -> None:
         """Stop keeping a commit, durably; no other commit is touched. NotCommitted if not kept."""
         with self._commit_lock:
-            kept = self._ledger.without_kept(generation)
-            self._change_kept(kept)
+            self._change_kept(self._ledger.without_kept(generation))
+
+    def keep_only(self, generations: Collection[int]) -> None:
+        """Keep exactly these commits, in one flip: "the last two and the best", say.
+
+        NotCommitted for one that is neither live nor kept, Misuse for more than there is room for;
+        then nothing has changed.
+        """
+        with self._commit_lock:
+            self._change_kept(self._ledger.only_kept(generations))
 
     def commits(self) -> list[KeptCommit]:
         """The commits that can be read, the oldest first, each with its price in bytes."""
@@ -390,7 +396,7 @@ class TensorStore:
         with self._lock:
             self._session.check_writable()
         live = self._ledger.live
-        if live is not None and kept is not self._ledger.kept:
+        if live is not None and list(kept) != list(self._ledger.kept):
             self._ledger.flip(live, kept)
 
     def _written(
@@ -405,11 +411,3 @@ class TensorStore:
         with self._lock:
             if error is not None and epoch == self._generations.epoch:
                 self._session.failed(error)
-
-
-def _check_slot(slot: Buffer, record: str, wanted: int) -> None:
-    slot.check_usable()
-    if slot.nbytes < wanted:
-        raise Misuse(
-            f"record {record!r} needs a slot of {wanted} bytes; this one has {slot.nbytes}"
-        )

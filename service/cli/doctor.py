@@ -39,7 +39,18 @@ def examine(volumes: Sequence[str], data_dir: Path, *, device: str = "auto") -> 
     yield check_memory()
     yield check_data_dir(data_dir)
     for volume in volumes:
-        yield check_volume(volume)
+        check = check_volume(volume)
+        yield check
+        if check.verdict != "fail":
+            yield from _check_drive(volume, gpu=device != "cpu" and _has_cuda())
+
+
+def _check_drive(volume: str, *, gpu: bool) -> Iterator[Check]:
+    from headrace.storage import VolumeConfig
+
+    from .doctor_drives import check_drive
+
+    return check_drive(VolumeConfig.parse(volume).path, gpu=gpu)
 
 
 def check_python() -> Check:

@@ -117,6 +117,23 @@ def test_only_as_many_are_kept_as_there_is_room_for(store: TensorStore, slot: Ho
     assert [one.generation for one in store.commits() if one.kept] == [2, 3]
 
 
+def test_the_last_ones_and_the_best_are_kept_in_one_flip(
+    volumes: list[VolumeConfig], store: TensorStore, slot: HostSlot
+) -> None:
+    best = 1
+    for value in range(1, 6):
+        store.keep_only({best, _commit(store, slot, value)})
+    assert [one.generation for one in store.commits() if one.kept] == [1, 5]
+    for wrong, error in (({2}, NotCommitted), ({1, 5, 4}, Misuse)):
+        with pytest.raises(error):
+            store.keep_only(wrong)
+    store.close()
+    with TensorStore.open(volumes, name="job") as again:
+        assert _content_of(again, slot, 1) == expected(RECORDS, slot, 1)
+        again.keep_only([])
+        assert [one.generation for one in again.commits()] == [5]
+
+
 def test_what_is_gone_cannot_be_kept_and_what_is_not_kept_not_released(
     store: TensorStore, slot: HostSlot
 ) -> None:

@@ -1,0 +1,37 @@
+"""`headrace doctor` says what is known of a drive, and never makes up what is not."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.service.cli import doctor, doctor_drives
+from headrace.storage import DriveHealth
+
+
+def _health(monkeypatch: pytest.MonkeyPatch, health: DriveHealth) -> None:
+    monkeypatch.setattr("headrace.storage.wear.drive_health", lambda path: health)
+
+
+def test_a_volume_is_followed_by_its_drive(tmp_path: Path) -> None:
+    checks = {one.name: one for one in doctor.examine([str(tmp_path)], tmp_path, device="cpu")}
+    assert "headrace calibrate" in checks[f"speed {tmp_path}"].found
+    assert checks[f"wear {tmp_path}"].verdict in ("pass", "warn")
+    assert f"GPUDirect Storage {tmp_path}" not in checks
+
+
+def test_a_worn_drive_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _health(monkeypatch, DriveHealth(device="nvme0n1", percentage_used=85, temperature_celsius=40))
+    check = doctor_drives.check_wear(tmp_path)
+    assert check.verdict == "warn" and "85 % of its rated life used, 40 °C" in check.found
+
+
+def test_wear_that_cannot_be_read_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _health(monkeypatch, DriveHealth(device="vda", why="no tool"))
+    assert doctor_drives.check_wear(tmp_path).found == "unknown: no tool"
+
+
+def test_gds_without_kvikio_is_no_fault(tmp_path: Path) -> None:
+    check = doctor_drives.check_gds(tmp_path)
+    assert check.verdict == "pass" and "kvikio is not installed" in check.found
