@@ -12,13 +12,14 @@ import torch
 
 from headrace.storage import TensorStore, VolumeConfig
 
+from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
 from .pending import PendingUpdate, sweep
-from .plan import Box, make_plan
+from .plan import make_plan
 from .run import describe, deterministic
 from .state import split_master, state_record, state_views
 from .step import StepInputs, StepOutcome, train_step
@@ -80,7 +81,7 @@ def _time_slots(
     commit: bool,
 ) -> dict[str, Any]:
     config = replace(config, num_slots=num_slots)
-    box = Box.detect(device=config.device, volumes=[str(volume.path) for volume in volumes])
+    box = detect_box(device=config.device, volumes=[str(volume.path) for volume in volumes])
     if not commit:  # what lives above NVMe then needs no room on it
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     plan = make_plan(spec, config, longest_row_tokens=tokens_per_row, box=box)

@@ -4,7 +4,7 @@
 Nothing in a plan changes a bit of the result; the order of a step is in visits.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
@@ -50,13 +50,6 @@ class Box:
             VolumeRoom(path=path, free_bytes=room) if isinstance(room, int) else room
             for path, room in self.volumes.items()
         ]
-
-    @classmethod
-    def detect(cls, *, device: str, volumes: Sequence[str] = ()) -> "Box":
-        """Look at this machine: device, host memory within cgroup limits, free volume space."""
-        from .box import detect_box
-
-        return detect_box(device=device, volumes=volumes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

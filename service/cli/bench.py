@@ -2,6 +2,7 @@
 
 import os
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -10,37 +11,47 @@ import typer
 from .options import ByteSize, Json, Volumes, parse_size
 from .output import CliError, console, human_bytes, print_json, print_table
 
+Shape = Annotated[str, typer.Option(help="A named shape, filled with random weights.")]
+Layers = Annotated[int | None, typer.Option(min=1, help="Shorten or lengthen it.")]
+Slots = Annotated[list[int] | None, typer.Option(min=1, help="Repeatable; 1, 3.")]
+Rows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
+MicrobatchRows = Annotated[int, typer.Option(min=1, help="Rows at once.")]
+Tokens = Annotated[int, typer.Option(min=2, help="Tokens a row.")]
+Steps = Annotated[int, typer.Option(min=1, help="Timed steps, after one that warms up.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+ComputeDtype = Annotated[
+    str | None, typer.Option(help="float32 or bfloat16; by default the device's own.")
+]
+Compile = Annotated[str, typer.Option(help="torch.compile of the layers: off, static or dynamic.")]
+StateTier = Annotated[str, typer.Option(help="Home of the state: nvme, host, device, or auto.")]
+MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")]
+Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
+Commit = Annotated[bool, typer.Option(help="Commit every step to the volumes.")]
+Throttle = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="Slow each volume to so many bytes a second."),
+]
+
 
 def step(
-    shape: Annotated[str, typer.Option(help="A named shape, filled with random weights.")] = "tiny",
-    layers: Annotated[int | None, typer.Option(min=1, help="Shorten or lengthen it.")] = None,
-    slots: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable; 1, 3.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Rows a step.")] = 8,
-    microbatch_rows: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 4,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens a row.")] = 128,
-    steps: Annotated[int, typer.Option(min=1, help="Timed steps, after one that warms up.")] = 3,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    compute_dtype: Annotated[
-        str | None, typer.Option(help="float32 or bfloat16; by default the device's own.")
-    ] = None,
-    compile: Annotated[
-        str, typer.Option(help="torch.compile of the layers: off, static or dynamic.")
-    ] = "off",
-    state_tier: Annotated[
-        str, typer.Option(help="Where the state lives: nvme, host, device, or auto.")
-    ] = "nvme",
-    max_grad_norm: Annotated[
-        float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")
-    ] = 1.0,
-    deterministic: Annotated[bool, typer.Option(help="Deterministic algorithms.")] = True,
-    commit: Annotated[bool, typer.Option(help="Commit every step to the volumes.")] = True,
+    shape: Shape = "tiny",
+    layers: Layers = None,
+    slots: Slots = None,
+    rows: Rows = 8,
+    microbatch_rows: MicrobatchRows = 4,
+    tokens: Tokens = 128,
+    steps: Steps = 3,
+    device: Device = "cpu",
+    compute_dtype: ComputeDtype = None,
+    compile: Compile = "off",
+    state_tier: StateTier = "nvme",
+    max_grad_norm: MaxGradNorm = 1.0,
+    deterministic: Deterministic = True,
+    commit: Commit = True,
     device_bytes: ByteSize = None,
     host_bytes: ByteSize = None,
     volume: Volumes = None,
-    throttle: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="Slow each volume to so many bytes a second."),
-    ] = None,
+    throttle: Throttle = None,
     as_json: Json = False,
 ) -> None:
     """Time the step alone with each number of slots: does the overlap hold?
@@ -48,51 +59,62 @@ def step(
     With state on NVMe, a step with 3 slots should take about the larger of computing and moving,
     with 1 slot the sum.
     """
-    from headrace.engine import CannotFit, TrainConfig, bench_step, shape_spec
-    from headrace.storage import StoreError, VolumeConfig
-
-    rate = parse_size(throttle)
-    try:
-        volumes = [
-            VolumeConfig(path=given.path, limit_bytes=given.limit_bytes,
-                         throttle_bytes_per_second=rate)
-            for given in map(VolumeConfig.parse, volume or ["."])
-        ]  # fmt: skip
-        config = TrainConfig(
-            model=shape,
-            dataset="",
-            device=device,  # type: ignore[arg-type]  # checked by TrainConfig
-            batch_rows=rows,
-            microbatch_rows=microbatch_rows,
-            device_bytes=parse_size(device_bytes),
-            host_bytes=parse_size(host_bytes),
-            compute_dtype=compute_dtype or ("bfloat16" if device == "cuda" else "float32"),  # type: ignore[arg-type]
-            compile=compile,  # type: ignore[arg-type]
-            state_tier=state_tier,  # type: ignore[arg-type]
-            max_grad_norm=max_grad_norm,
-            deterministic=deterministic,
-            loss_chunk_tokens=4096 if device == "cuda" else 256,
-            commit_every_steps=1 if commit else 2**31,
-        )
-        result = bench_step(
-            config,
-            spec=shape_spec(shape, layers),
-            tokens_per_row=tokens,
-            slots=slots or [1, 3],
-            volumes=volumes,
-            num_steps=steps,
-            commit=commit,
-        )
-    except (CannotFit, ValueError, StoreError) as error:
-        raise CliError(str(error)) from error
-    for run in result["runs"].values():
-        flops = 6 * result["num_params"] * result["tokens_per_step"]
-        run["model_tflops"] = flops / run["step_seconds"] / 1e12
-    result = {"shape": shape, "layers": layers, "throttle": rate, **result, "box": box()}
+    settings = {
+        "device": device,
+        "compute_dtype": compute_dtype or ("bfloat16" if device == "cuda" else "float32"),
+        "compile": compile,
+        "state_tier": state_tier,
+        "max_grad_norm": max_grad_norm,
+        "deterministic": deterministic,
+        "batch_rows": rows,
+        "microbatch_rows": microbatch_rows,
+        "device_bytes": parse_size(device_bytes),
+        "host_bytes": parse_size(host_bytes),
+        "loss_chunk_tokens": 4096 if device == "cuda" else 256,
+        "commit_every_steps": 1 if commit else 2**31,
+    }
+    result = _time(
+        settings,
+        shape=shape,
+        layers=layers,
+        volumes=volume or ["."],
+        throttle=parse_size(throttle),
+        tokens_per_row=tokens,
+        slots=slots or [1, 3],
+        num_steps=steps,
+        commit=commit,
+    )
     if as_json:
         print_json(result)
     else:
         _show(result)
+
+
+def _time(
+    settings: dict[str, Any],
+    *,
+    shape: str,
+    layers: int | None,
+    volumes: list[str],
+    throttle: int | None,
+    **timing: Any,
+) -> dict[str, Any]:
+    from headrace.engine import CannotFit, TrainConfig, bench_step, shape_spec
+    from headrace.storage import StoreError, VolumeConfig
+
+    try:
+        drives = [
+            replace(VolumeConfig.parse(text), throttle_bytes_per_second=throttle)
+            for text in volumes
+        ]
+        config = TrainConfig(model=shape, dataset="", **settings)
+        result = bench_step(config, spec=shape_spec(shape, layers), volumes=drives, **timing)
+    except (CannotFit, ValueError, StoreError) as error:
+        raise CliError(str(error)) from error
+    flops = 6 * result["num_params"] * result["tokens_per_step"]
+    for run in result["runs"].values():
+        run["model_tflops"] = flops / run["step_seconds"] / 1e12
+    return {"shape": shape, "layers": layers, "throttle": throttle, **result, "box": box()}
 
 
 def box() -> dict[str, Any]:
