@@ -8,12 +8,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from . import auth, files, logs
 from .contract import Daemon
 from .creation import Creation
 from .errors import ENVELOPE_SCHEMA, ApiError
+from .full_disk import is_full
 from .gate import Gate
 from .jobs import IllegalMove
 from .logs import get_logger
@@ -55,6 +57,7 @@ def create_app(daemon: Daemon) -> FastAPI:
     app.add_exception_handler(IllegalMove, _refuse_move)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_exception_handler(HTTPException, _refuse_http)
+    app.add_exception_handler(OperationalError, _refuse_full)
     return app
 
 
@@ -92,7 +95,7 @@ async def _expire_files(daemon: Daemon) -> None:
     while True:
         try:
             await daemon.journal.call(files.remove_expired, daemon.journal)
-        except OSError as e:
+        except (OSError, SQLAlchemyError) as e:
             log.warning("cannot remove an expired file", reason=str(e))
         await asyncio.sleep(EXPIRY_SECONDS)
 
@@ -105,6 +108,15 @@ async def _refuse_move(request: Request, error: Any) -> JSONResponse:
     """400, not 409: clients of the OpenAI API send a request again when they see a 409."""
     message = f"Job {error.job_id} is {error.before} and cannot become {error.after}."
     return await _refuse(request, ApiError(400, message, code="invalid_job_status"))
+
+
+async def _refuse_full(request: Request, error: Exception) -> JSONResponse:
+    """507 when the journal has no room for what was asked; nothing of it was done."""
+    if not is_full(error):
+        raise error
+    message = "The data directory is full, so this cannot be recorded."
+    hint = "Delete files or models, or make room on the drive."
+    return await _refuse(request, ApiError(507, message, code="no_space", hint=hint))
 
 
 async def _refuse_invalid(request: Request, error: Any) -> JSONResponse:

@@ -25,10 +25,11 @@ from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
 
 from .channel import Channel
 from .event_log import EventLog
+from .full_disk import is_full
 from .ipc import Finished, Hello, Run, Stop
 from .lockfile import LockFile
 from .pulse import Pulse, rss_bytes
-from .run_events import describe, failure_event, result_event, stopped_early
+from .run_events import describe, failure_event, out_of_space_event, result_event, stopped_early
 
 DEFAULT_ENGINE = "headrace.engine:run_job"
 EXIT_RENEW = 75  # a run failed: its leftovers go with the process, a fresh one takes the next job
@@ -134,7 +135,7 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
             if _device_is_lost(error):
                 emit(RunEvent(type="message", level="error", message=describe(error)))
                 return EXIT_DEVICE
-            emit(failure_event(error))
+            emit(out_of_space_event(error) if is_full(error) else failure_event(error))
             return EXIT_RENEW
         finally:
             pulse.end_job()

@@ -11,6 +11,7 @@ from . import tables
 from .database import Database
 from .jobs import EventRecord, Level
 
+ONCE_A_STEP = frozenset({"metrics", "eval", "commit", "checkpoint", "export"})
 MAX_DIGITS = 18  # of a number that SQLite can hold
 
 _FIELDS = [field.name for field in fields(EventRecord)]
@@ -44,9 +45,9 @@ class EventTable:
     ) -> EventRecord | None:
         """Add an event; None when one with that `worker_seq`, or a later one, is there already.
 
-        A metrics event replaces the one shown for the same step: steps are done again after a
-        crash. Events of the worker can be had again from its log, so they are written relaxed.
-        KeyError for an unknown job.
+        An event of a step replaces the one of its type that is shown for the same step:
+        steps, and what follows from them, are done again after a crash. Events of the worker can
+        be had again from its log, so they are written relaxed. KeyError for an unknown job.
         """
 
         def change(c: Connection) -> EventRecord | None:
@@ -54,8 +55,8 @@ class EventTable:
                 if worker_seq <= _job_number(c, job_id, "worker_seq"):
                     return None
                 _set_job_number(c, job_id, "worker_seq", worker_seq)
-            if type == "metrics" and step is not None:
-                _drop_metrics(c, job_id, step)
+            if type in ONCE_A_STEP and step is not None:
+                _drop_same(c, job_id, type, step)
             return insert_event(
                 c,
                 job_id,
@@ -171,9 +172,9 @@ def _set_job_number(c: Connection, job_id: str, name: _Number, value: int) -> No
     c.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values({name: value}))
 
 
-def _drop_metrics(c: Connection, job_id: str, step: int) -> None:
+def _drop_same(c: Connection, job_id: str, type: str, step: int) -> None:
     events = tables.events
-    same = (events.c.job_id == job_id, events.c.type == "metrics", events.c.step == step)
+    same = (events.c.job_id == job_id, events.c.type == type, events.c.step == step)
     c.execute(delete(events).where(*same))
 
 

@@ -1,19 +1,25 @@
 """Prepares queued jobs one after the other, beside whatever trains."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .errors import ApiError
+from .full_disk import is_full, patiently
 from .jobs import IllegalMove, JobRecord
 from .journal import Journal
 from .json_file import read_json
 from .preparation import PrepareRequest
 from .preparer import Preparer, accept, refusal_of
+from .run_events import describe
 from .settings import Settings
 from .tail import Tail, follow
+
+log = logging.getLogger(__name__)
 
 
 def is_prepared(settings: Settings, job_id: str) -> bool:
@@ -58,13 +64,24 @@ class PrepareLoop:
             if job is None:
                 await self._wake.wait()
             else:
-                await self._prepare(job)
+                await patiently(partial(self._prepare_or_fail, job))
                 self._on_prepared()
 
     def _next(self) -> JobRecord | None:
         validating = [job for job in self._journal.unfinished() if job.status != "running"]
         waiting = [*validating, *self._journal.queue()]
         return next((job for job in waiting if not is_prepared(self._settings, job.id)), None)
+
+    async def _prepare_or_fail(self, job: JobRecord) -> None:
+        """What goes wrong with one job ends that job, not the queue. A full drive is waited for."""
+        try:
+            await self._prepare(job)
+        except Exception as error:
+            if is_full(error):
+                raise
+            log.exception("preparing job %s failed", job.id)
+            message = f"Preparing the job failed: {describe(error)}."
+            await self._fail(job.id, {"code": "internal", "message": message, "param": None})
 
     async def _prepare(self, job: JobRecord) -> None:
         job_dir = self._settings.jobs_dir / job.id

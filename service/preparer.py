@@ -1,6 +1,7 @@
 """Runs prepare children, one at a time, each under a memory cap of its own."""
 
 import asyncio
+import logging
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,6 +16,9 @@ from .prepare_process import DEFAULT_PREPARE
 
 MEMORY_BYTES = 4 << 30  # tokenizers and a row at a time; a fraction of that is usual
 POLL_SECONDS = 0.1
+MAX_CHILDREN = 3  # for one job, when they are killed
+
+log = logging.getLogger(__name__)
 
 
 def refusal_of(job_dir: Path, cause: str | None) -> dict[str, Any] | None:
@@ -43,9 +47,23 @@ class Preparer:
         self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._job_dir: Path | None = None
+        self._over = self._cancelled = False
 
     async def prepare(self, job_dir: Path) -> str | None:
-        """Prepare the job of that folder: None when it came to its end, else what it died of."""
+        """Prepare the job of that folder: None when it came to its end, else what it died of.
+
+        A child that was killed, by whomever, is followed by another one, up to three in all.
+        """
+        self._cancelled = False
+        for attempt in range(1, MAX_CHILDREN + 1):
+            status, cause = await self._live_once(job_dir)
+            if status >= 0 or self._over or self._cancelled or attempt == MAX_CHILDREN:
+                break
+            log.warning("preparing %s again: %s", job_dir.name, cause)
+        return cause
+
+    async def _live_once(self, job_dir: Path) -> tuple[int, str | None]:
+        """One child from its start to its end: its exit status, and what it died of."""
         kills = oom_kills()
         arguments = [sys.executable, "-m", "headrace.service.prepare_process"]
         arguments += ["--job-dir", str(job_dir), "--prepare", self._prepare]
@@ -62,7 +80,7 @@ class Preparer:
             )
         self._process, self._job_dir = process, job_dir
         try:
-            over = await self._watch(process)
+            self._over = await self._watch(process)
             status = process.wait()
         finally:
             self._process = self._job_dir = None
@@ -70,13 +88,14 @@ class Preparer:
             process.wait()
             if process.stdin:
                 process.stdin.close()
-        if over:
-            return f"it needed more than {self._memory_bytes} bytes of memory"
-        return describe_end(status, oom_kills() - kills) if status else None
+        if self._over:
+            return status, f"it needed more than {self._memory_bytes} bytes of memory"
+        return status, describe_end(status, oom_kills() - kills) if status else None
 
     def cancel(self, job_dir: Path) -> None:
         """End the preparation of that job, if it is the one under way."""
         if self._process and self._job_dir == job_dir:
+            self._cancelled = True
             self._process.kill()
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> bool:

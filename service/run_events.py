@@ -27,6 +27,17 @@ def stopped_early(reason: StopReason) -> RunEvent:
     )
 
 
+def out_of_space_event(error: BaseException) -> RunEvent:
+    """The drive is full: the last commit stays, and the run goes on when it is resumed."""
+    return RunEvent(
+        type="result",
+        level="warn",
+        message=f"paused, since the drive is full: {describe(error)}. Free some space and resume.",
+        data={"outcome": "paused"},
+        durable=True,
+    )
+
+
 def failure_event(error: BaseException) -> RunEvent:
     """The run failed with that exception."""
     return RunEvent(

@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headrace.engine import StopReason
 from headrace.storage import StoreError
 
 from .child import Death
+from .full_disk import RETRY_SECONDS, has_room, patiently
 from .ipc import Run
 from .job_state import drop_state
 from .jobs import IllegalMove, JobRecord, Status
 from .journal import Journal
 from .json_file import read_json
 from .prepare_loop import is_prepared
+from .run_events import describe
 from .settings import Settings
 from .tail import Tail, follow
 from .worker import Worker
@@ -47,11 +51,11 @@ class RunLoop:
         await self._take_up_interrupted()
         while await self._worker.ready() and not self.draining:
             self._wake.clear()
-            job = await self._take_next()
+            job = await patiently(self._take_next)
             if job is None:
                 await self._wake.wait()
             else:
-                await self._run(job)
+                await self._run_or_fail(job)
 
     async def stop_job(self, job_id: str, reason: StopReason) -> None:
         """Cancel or pause: at once, or at the step boundary of the process that runs the job."""
@@ -117,25 +121,43 @@ class RunLoop:
             except IllegalMove:
                 return None
 
+    async def _run_or_fail(self, job: JobRecord) -> None:
+        """What goes wrong with one job, here and not in its run, ends that job, not the queue."""
+        try:
+            await self._run(job)
+        except Exception as error:
+            log.exception("job %s cannot be followed", job.id)
+            self._worker.kill()  # it may still run the job
+            message = f"The daemon failed to follow the job: {describe(error)}."
+            await self._fail(job.id, "internal", message)
+
     async def _run(self, job: JobRecord) -> None:
         """Give the job to the worker until it has an end that is not the worker's."""
         tail = self._tail(job.id)
         best_step, deaths = job.engine.get("step", 0), 0
         while True:
             death = await follow(tail, self._give(job))
+            had_no_room = death is not None and await self._wait_for_room(job.id)
             now = await self._journal.call(self._journal.job, job.id)
             if now is None or now.status != "running":
                 break
             if self.draining or job.id in self._stops:
                 break
+            if had_no_room:
+                continue  # which is not for the job to answer for
             deaths = deaths + 1 if now.engine.get("step", 0) <= best_step else 1
             best_step = max(best_step, now.engine.get("step", 0))
             cause = death.cause if death else "it ended without a result"
             if deaths >= MAX_DEATHS:
-                await self._journal.call(self._give_up, job.id, cause)
+                message = (
+                    f"The worker died {MAX_DEATHS} times without progress, at last of: {cause}."
+                )
+                await self._fail(job.id, "worker_died", message)
                 break
-            await self._journal.call(self._tell_death, job.id, cause, deaths)
-        await self._end_if_running(job.id, "The daemon was stopped; waiting to resume.")
+            tell = partial(self._journal.call, self._tell_death, job.id, cause, deaths)
+            await patiently(tell)
+        told = "The daemon was stopped; waiting to resume."
+        await patiently(partial(self._end_if_running, job.id, told))
         ended = await self._journal.call(self._journal.job, job.id)
         if ended and ended.status in ("succeeded", "cancelled"):
             await asyncio.to_thread(self.drop_state, job.id)
@@ -163,10 +185,21 @@ class RunLoop:
         data: dict[str, Any] = {"cause": cause, "attempt": deaths + 1}
         self._journal.add_event(job_id, type="message", level="warn", message=message, data=data)
 
-    def _give_up(self, job_id: str, cause: str) -> None:
-        message = f"The worker died {MAX_DEATHS} times without progress, at last of: {cause}."
-        error = {"code": "worker_died", "message": message, "param": None}
-        self._journal.move(job_id, "failed", message=message, error=error, phase=None)
+    async def _fail(self, job_id: str, code: str, message: str) -> None:
+        error = {"code": code, "message": message, "param": None}
+        move = partial(self._journal.move, message=message, error=error, phase=None)
+        with suppress(IllegalMove):  # it has an end already
+            await patiently(partial(self._journal.call, move, job_id, "failed"))
+
+    async def _wait_for_room(self, job_id: str) -> bool:
+        """Wait while the data directory is full; whether that was so."""
+        was_full = False
+        while not (self.draining or job_id in self._stops or has_room(self._settings.data_dir)):
+            if not was_full:
+                log.warning("job %s waits for room in %s", job_id, self._settings.data_dir)
+            was_full = True
+            await asyncio.sleep(RETRY_SECONDS)
+        return was_full
 
     def _tail(self, job_id: str) -> Tail:
         job_dir = self._settings.jobs_dir / job_id

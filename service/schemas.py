@@ -31,8 +31,9 @@ def _check_text(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_check_text)]
 Name = Annotated[Text, StringConstraints(min_length=1)]
-Count = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]  # more cannot be written as JSON for everyone
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Key = Annotated[Text, StringConstraints(max_length=64)]
 Value = Annotated[Text, StringConstraints(max_length=512)]
 Suffix = Annotated[
@@ -77,14 +78,14 @@ class Hyperparameters(Strict):
     path = HYPERPARAMETERS
 
     batch_size: Annotated[int, Field(ge=1, le=256)] | None = None
-    learning_rate_multiplier: Annotated[float, Field(gt=0)] | None = None
+    learning_rate_multiplier: Positive | None = None
     n_epochs: Annotated[int, Field(ge=1, le=50)] | None = None
 
     learning_rate: Annotated[float, Field(gt=0, lt=10)] | None = None
     lr_scheduler: Literal["linear", "cosine", "constant"] | None = None
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     weight_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
-    max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    max_grad_norm: Positive | None = None
     clip_mode: Literal["exact", "lagged", "per_layer", "none"] | None = None
     gradient_accumulation_steps: Count | None = None
     max_steps: Count | None = None
@@ -143,8 +144,8 @@ class CreateJob(Strict):
 
     dry_run: bool = False
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    device_bytes: NotNegative | None = None
-    host_bytes: NotNegative | None = None
+    device_bytes: Bytes | None = None
+    host_bytes: Bytes | None = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
     state_format: Literal["exact"] | None = None
     deterministic: bool | None = None

@@ -77,8 +77,16 @@ class Tail:
         be full, between the two.
         """
         self.poll()
-        if self._last and self._last.type == "result" and self._job().status == "running":
+        if self._last and self._last.type == "result" and self._is_unheeded(self._last):
             self._take_result(self._last)
+
+    def _is_unheeded(self, end: LoggedEvent) -> bool:
+        """Whether the job was set running before that end came, not again after it."""
+        if self._job().status != "running":
+            return False
+        (move,) = self._journal.events(self._job_id, type="status", limit=1)
+        ends = self._journal.events(self._job_id, type="result", limit=1)
+        return bool(ends) and ends[0].worker_seq == end.seq and ends[0].seq > move.seq
 
     def _take(self, event: LoggedEvent) -> bool:
         self._last = event
@@ -116,6 +124,9 @@ class Tail:
 
     def _take_metrics(self, event: LoggedEvent) -> None:
         engine = self._job().engine
+        if (event.step or 0) <= engine.get("step", 0):  # told again, or done again after a crash
+            self._show(**self._rates.newest)
+            return
         links = {
             name: engine.get("link_bytes", {}).get(name, 0) + link["payload_bytes"]
             for name, link in event.data["links"].items()

@@ -5,6 +5,7 @@ The script is `script.json` in the run's folder or in the data directory above i
 when that step comes up first, whatever process comes up to it.
 """
 
+import errno
 import json
 import os
 import signal
@@ -61,7 +62,8 @@ def prepare(request: PrepareRequest, emit: Callable[[RunEvent], object]) -> Trai
     action = script.get("prepare")
     if action == "refuse":
         raise Refused(ValueError("line 7: no assistant turn"), "training_file")
-    if action == "kill":
+    if action == "kill" or (action == "kill_once" and not (job_dir / "killed").exists()):
+        (job_dir / "killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "fill":
         hoard = [bytearray(1 << 20) for _ in range(512)]
@@ -90,6 +92,8 @@ def act_once(script: dict[str, Any], step: int, run_dir: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "hang":
         time.sleep(3600)
+    elif action == "no_space":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     elif action == "device_lost":
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
     elif action == "torn":

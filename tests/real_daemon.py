@@ -50,8 +50,10 @@ def use(daemon: Daemon, body: Body) -> None:
     asyncio.run(main())
 
 
-def add_job(daemon: Daemon, *, status: Any = "queued", priority: int = 0) -> str:
-    """A job as the create route makes it."""
+def add_job(
+    daemon: Daemon, *, status: Any = "queued", priority: int = 0, in_the_way: bool = False
+) -> str:
+    """A job as the create route makes it; `in_the_way` puts a file where its folder should be."""
     hyperparameters = settle({"n_epochs": 1}, num_rows=400, max_positions=64)
     file_path = daemon.settings.data_dir / "rows.jsonl"
     file_path.touch()
@@ -78,6 +80,8 @@ def add_job(daemon: Daemon, *, status: Any = "queued", priority: int = 0) -> str
         request={"model": "tiny", "training_file": "file-1"},
         priority=priority,
     )
+    if in_the_way:
+        (daemon.settings.jobs_dir / job.id).touch()
     daemon.journal.add_job(job)
     daemon.wake()
     return job.id

@@ -1,8 +1,10 @@
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from fakes_daemon import FakeDaemon, serving, some_job
 from headrace.service.errors import ApiError
@@ -302,3 +304,18 @@ def test_a_running_job_says_when_it_should_end(client: httpx2.Client, daemon: Fa
     shown = client.get(f"{JOBS}/{job.id}").json()
     assert shown["estimated_finish"] is None
     assert shown["error"] == {"code": "x", "message": "the drive is full", "param": None}
+
+
+def test_job_that_the_drive_has_no_room_for_is_refused_with_507(
+    daemon: FakeDaemon,
+    client: httpx2.Client,
+    body: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room(*_: Any, **__: Any) -> None:
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise OperationalError("", None, full)
+
+    monkeypatch.setattr(daemon.journal, "add_job", no_room)
+    assert error(client.post(JOBS, json=body), 507)["code"] == "no_space"

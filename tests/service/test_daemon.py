@@ -136,6 +136,53 @@ def test_refused_data_fail_the_job_naming_the_file(tmp_path: Path) -> None:
     use(make_daemon(tmp_path, script={"prepare": "refuse"}), body)
 
 
+def test_killed_preparation_is_done_again(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        done = await until_status(daemon, add_job(daemon), "succeeded", "failed")
+        assert done.status == "succeeded", done.error
+
+    use(make_daemon(tmp_path, script={"prepare": "kill_once"}), body)
+
+
+def test_full_drive_pauses_a_job_which_resumes_where_it_was(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        held = await until_status(daemon, job_id, "paused", "failed")
+        assert held.status == "paused" and "Free some space" in messages(daemon, job_id)
+        daemon.journal.move(job_id, "queued")
+        daemon.wake()
+        await until_status(daemon, job_id, "succeeded")
+        assert weight(daemon, job_id) == undisturbed_weight(4)
+
+    use(make_daemon(tmp_path, script={"do": {"3": "no_space"}}), body)
+
+
+def test_job_that_cannot_be_followed_ends_alone_and_the_queue_goes_on(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until_status(daemon, job_id, "running")
+        line = {"seq": 1 << 40, "at": 1.0, "type": "result", "level": "info", "message": "",
+                "step": None, "data": {"outcome": "unheard of"}}  # fmt: skip
+        with (daemon.settings.jobs_dir / job_id / "events.jsonl").open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+        done = await until_status(daemon, job_id, "failed")
+        assert done.error and done.error["code"] == "internal"
+        (daemon.settings.data_dir / "script.json").write_text("{}")
+        await until_status(daemon, add_job(daemon), "succeeded")
+
+    use(make_daemon(tmp_path, script={"steps": 400, "step_seconds": 0.05}), body)
+
+
+def test_job_that_cannot_be_prepared_ends_alone_and_the_queue_goes_on(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        first = add_job(daemon, in_the_way=True)
+        done = await until_status(daemon, first, "failed")
+        assert done.error and done.error["code"] == "internal"
+        await until_status(daemon, add_job(daemon), "succeeded")
+
+    use(make_daemon(tmp_path), body)
+
+
 def test_death_of_prepare_fails_its_job_only(tmp_path: Path) -> None:
     async def body(daemon: Daemon) -> None:
         job_id = add_job(daemon)

@@ -99,6 +99,25 @@ def test_step_done_again_after_a_crash_replaces_the_one_shown(
     ]
 
 
+@pytest.mark.parametrize("kind", ["eval", "commit", "checkpoint", "export"])
+def test_what_follows_from_a_step_is_shown_once_for_it(
+    journal: Journal, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "held").mkdir()
+    told = RunEvent(type=kind, message="again", step=2, data={"path": str(tmp_path / "held")})  # type: ignore[arg-type]
+    write(tmp_path, told, metrics(2), told)
+    make_tail(journal, tmp_path).poll()
+    assert shown(journal, kind) == [(2, "again")]
+
+
+def test_step_that_is_told_again_is_counted_once(journal: Journal, tmp_path: Path) -> None:
+    write(tmp_path, metrics(1), metrics(2), metrics(2), metrics(3))
+    make_tail(journal, tmp_path).poll()
+    engine = job(journal).engine
+    assert engine["tokens_seen"] == 300
+    assert engine["link_bytes"] == {"nvme_read": 3000, "nvme_write": 1500}
+
+
 def test_metrics_update_what_the_job_shows(journal: Journal, tmp_path: Path) -> None:
     write(tmp_path, RunEvent(type="phase", message="training"), metrics(1), metrics(2))
     make_tail(journal, tmp_path).poll()
@@ -179,6 +198,17 @@ def test_end_before_a_new_run_is_not_acted_on_again(journal: Journal, tmp_path: 
     journal.move(JOB, "queued")
     journal.move(JOB, "running")
     write(tmp_path, RunEvent(type="phase", message="starting"))
+    make_tail(journal, tmp_path).settle()
+    assert job(journal).status == "running"
+
+
+def test_pause_that_was_ended_is_not_heeded_again_before_the_new_run_has_spoken(
+    journal: Journal, tmp_path: Path
+) -> None:
+    write(tmp_path, result("paused"))
+    make_tail(journal, tmp_path).poll()
+    journal.move(JOB, "queued")
+    journal.move(JOB, "running")
     make_tail(journal, tmp_path).settle()
     assert job(journal).status == "running"
 
