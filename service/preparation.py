@@ -21,6 +21,7 @@ from headrace.engine import (
     read_model_spec,
 )
 
+from .full_disk import is_full
 from .json_file import write_json
 from .results import error_code
 
@@ -63,7 +64,7 @@ class Refused(Exception):
 
     def __init__(self, error: Exception, param: str | None) -> None:
         super().__init__(str(error))
-        self.code = error_code(type(error).__name__)
+        self.code = "no_space" if is_full(error) else error_code(type(error).__name__)
         self.param = param
         self.report = error.report if isinstance(error, DataProblem) else None
 

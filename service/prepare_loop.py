@@ -1,6 +1,7 @@
 """Prepares queued jobs one after the other, beside whatever trains."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ApiError
-from .full_disk import is_full, patiently
+from .full_disk import has_room, is_full, patiently
 from .jobs import IllegalMove, JobRecord
 from .journal import Journal
 from .json_file import read_json
@@ -93,6 +94,8 @@ class PrepareLoop:
             return
         tail = Tail(self._journal, job.id, job_dir=job_dir, files_dir=self._settings.files_dir)
         cause = await follow(tail, self._preparer.prepare(job_dir))
+        if cause and not has_room(self._settings.data_dir):
+            raise OSError(errno.ENOSPC, f"{cause}, in a full data directory")
         now = await self._journal.call(self._journal.job, job.id)
         if now and now.status in ("queued", "validating_files") and self._given_up != job.id:
             await self._judge(now, job_dir, cause)

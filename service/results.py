@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,7 +42,7 @@ def checkpoint_name(job: JobRecord, step: int) -> str:
 
 def error_code(kind: str) -> str:
     """The name of an exception as the code of an error: NoSpace becomes no_space."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).lstrip("_")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
 
 
 def write_result_file(job_id: str, log: Path, files_dir: Path) -> FileRecord:

@@ -12,6 +12,7 @@ from headrace.service.events import Hub
 from headrace.service.jobs import JobRecord
 from headrace.service.journal import Journal
 from headrace.service.rates import Rates, bottleneck
+from headrace.service.results import error_code
 from headrace.service.tail import Tail
 
 JOB = "ftjob-1"
@@ -169,6 +170,14 @@ def test_failure_carries_the_reason_and_a_code(journal: Journal, tmp_path: Path)
     make_tail(journal, tmp_path).poll()
     assert job(journal).status == "failed"
     assert job(journal).error == {"code": "no_space", "message": "volume is full", "param": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("NoSpace", "no_space"), ("OSError", "os_error"), ("IoFailed", "io_failed")],
+)
+def test_kind_of_an_exception_is_a_code_in_words(kind: str, code: str) -> None:
+    assert error_code(kind) == code
 
 
 @pytest.mark.parametrize(
