@@ -66,6 +66,11 @@ def write_superblock(drive: Drive, superblock: Superblock, patience: Patience) -
     _write_page(drive, offset, page, PAGE_BYTES, patience, durable=True)
 
 
+def erase_superblock(drive: Drive, copy: int, patience: Patience) -> None:
+    """Make a flip as if it had never been, durably: the other superblock says what there is."""
+    _write_page(drive, SUPERBLOCK_OFFSETS[copy], b"", PAGE_BYTES, patience, durable=True)
+
+
 def read_superblocks(drive: Drive, uuid: UUID, patience: Patience) -> list[Superblock]:
     """The whole superblocks of this store, the newest first: none, one or two."""
     found = []

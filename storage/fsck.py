@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .body import Commit, CommitBody
-from .commit import read_body
+from .commit import erase_superblock, read_body
 from .config import VolumeConfig
 from .drives import DriveSet, OpenOptions, open_drives
 from .errors import Corrupt, NotCommitted
@@ -172,10 +172,15 @@ def _check(drives: DriveSet, commit: Commit, content: bool, progress: Progress |
 
 
 def _make_live(drives: DriveSet, commit: Commit, source: _Source, kept: Sequence[Commit]) -> int:
-    """Flip, over the copy that does not name `commit`: a crash on the way costs nothing."""
+    """Flip, over the copy that does not name `commit`: after a crash it is still there.
+
+    Where that copy is the newest, it is erased first, so that at no moment the store says what it
+    cannot show.
+    """
     superblocks = find_superblocks(drives)
     last = superblocks[0].sequence
     if (last + 1) % 2 == source.superblock.body_copy:
+        erase_superblock(drives.drives[0], superblocks[0].body_copy, drives.patience)
         last += 1
     session = Session(read_only=False)
     ledger = Ledger(drives, session, source.body, replace(superblocks[0], sequence=last))

@@ -5,6 +5,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -189,7 +190,8 @@ def probe_volume(config: VolumeConfig, *, writable: bool = True) -> VolumeStatus
     try:
         probe.write_bytes(bytes(PAGE_BYTES))
     except OSError as error:
-        probe.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system refuses that as well
+            probe.unlink()
         raise StoreError(
             f"volume {path} cannot be written: {error.strerror}; "
             "change its owner or mode, or use another volume"

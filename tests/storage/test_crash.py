@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from fakes import CrashDisk
 from headrace.storage import (
     HostSlot,
@@ -14,8 +16,10 @@ from headrace.storage import (
     RecordSpec,
     TensorStore,
     VolumeConfig,
+    fall_back,
+    find_commits,
 )
-from store_cases import content_of, fill, payload, small_records, volumes_in
+from store_cases import content_of, expected, fill, payload, small_records, volumes_in
 
 NUM_COMMITS = 12
 NUM_RECORDS = 10
@@ -183,3 +187,35 @@ def test_a_killed_process_leaves_its_last_commit(tmp_path: Path, slot: HostSlot)
     for returned, found, state in rounds:
         assert state == "whole"
         assert int(found) in (int(returned), int(returned) + 1)
+
+
+@pytest.mark.parametrize("target", [1, 2], ids=["kept", "before"])
+def test_a_power_loss_while_falling_back_leaves_the_commit_or_its_target(
+    tmp_path: Path, slot: HostSlot, target: int
+) -> None:
+    volumes = volumes_in(tmp_path)
+    disk = CrashDisk()
+    with TensorStore.create(
+        volumes, small_records(2), name="job", reserve_bytes=0, keep_generations=1,
+        open_volume=disk.open,
+    ) as store:  # fmt: skip
+        for value in (1, 2, 3):
+            store.begin(value)
+            _write(store, slot, small_records(2), value)
+            store.commit({})
+            if value == 1:
+                store.keep(1)
+    disk.mark("falling back")
+    assert fall_back(volumes, name="job", generation=target, open_volume=disk.open) == 4
+    disk.mark("done")
+    points = [one for one in disk.crash_points(("dropped", "torn")) if one.mark is not None]
+    assert len(points) > 4
+    for point in points:
+        disk.files = point.files
+        with TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open) as store:
+            value = {3: 3, target: target, 4: target}[store.generation]
+            assert content_of(store, slot) == expected(small_records(2), slot, value), point.label
+            assert point.mark != "done" or store.generation == 4
+        report = find_commits(volumes, name="job", content=True, open_volume=disk.open)
+        whole = {one.step for one in report.commits if not one.problems}
+        assert target in whole, point.label
