@@ -64,6 +64,9 @@ class TrainConfig:
     recompute: Recompute = "auto"
     clip_way: ClipWay = "auto"
     commit_every_steps: int = 1
+    keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
+    prefill: bool = False  # write every extent once at creation, so that later writes are faster
+    max_bytes_written: int | None = None  # pause before the volumes have taken more than this
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -76,7 +79,10 @@ class TrainConfig:
                      "commit_every_steps"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; wanted at least 1")
-        for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots"):
+        if self.keep_commits < 0:
+            raise ValueError(f"keep_commits is {self.keep_commits}; wanted 0 or more")
+        for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots",
+                     "max_bytes_written"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")

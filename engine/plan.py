@@ -116,7 +116,7 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
         },
     )
     _check_memory(plan, device_limit, host_limit, sizes)
-    return replace(plan, volume_bytes=_fit_volumes(spec, box))
+    return replace(plan, volume_bytes=_fit_volumes(spec, config, box))
 
 
 def fit_microbatch_rows(
@@ -170,17 +170,19 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
         )  # fmt: skip
 
 
-def _fit_volumes(spec: ModelSpec, box: Box) -> int:
+def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
     """Bytes of the run's store, judged as its creation will judge them; CannotFit otherwise."""
     if not box.volumes:
         raise CannotFit(
             "a run needs at least one volume for its state and commits; give --volume PATH"
         )
     try:
-        return fit_store(box.rooms(), [state_record(one) for one in spec.records]).total_bytes
+        records = [state_record(one) for one in spec.records]
+        layout = fit_store(box.rooms(), records, keep_generations=config.keep_commits)
+        return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
-            f"no room on the volumes for the run's state (two copies of "
+            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
             f"{STATE_BYTES_PER_ELEMENT} bytes per parameter): {error}"
         ) from error
 

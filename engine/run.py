@@ -158,13 +158,16 @@ def open_or_import(
 ) -> TensorStore:
     """The run's store: resumed, or created and filled from the model's files and committed."""
     if TensorStore.exists(volumes, name=name):
-        return TensorStore.open(volumes, name=name)
+        return TensorStore.open(volumes, name=name, max_bytes_written=config.max_bytes_written)
     emit(RunEvent(type="phase", message="importing the model"))
     store = TensorStore.create(
         volumes,
         [state_record(layout) for layout in spec.records],
         name=name,
         description={"family": spec.family, "config": dict(spec.config)},
+        keep_generations=config.keep_commits,
+        prefill=config.prefill,
+        max_bytes_written=config.max_bytes_written,
     )
     try:
         with HostArena(plan.slot_bytes) as arena:

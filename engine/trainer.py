@@ -7,6 +7,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from headrace.storage import WriteBudgetSpent
+
 from .checkpoint import LoopState
 from .data import Microbatch, TokenDataset, num_steps, step_microbatches
 from .errors import NotFinite
@@ -57,6 +59,7 @@ class Trainer:
         self._steps_per_epoch = num_steps(
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
+        self._warned: set[str] = set()
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
 
@@ -73,7 +76,13 @@ class Trainer:
             if reason is not None:
                 self._commit()
                 return reason
-            self._step(self.state.step + 1)
+            try:
+                self._step(self.state.step + 1)
+            except WriteBudgetSpent as spent:
+                # Nothing of the next step was begun; raising the budget lets the run go on.
+                self._warn(str(spent))
+                self._commit()
+                return "pause"
             self._evaluate_due()
             self._checkpoint_due()
         return None
@@ -158,6 +167,7 @@ class Trainer:
         self.mover.flush_homes()
         self.work.store.commit(self.state.to_metadata(self.config, self._last_report))
         self.committed_step = step
+        self._warn_of_drives()
         seconds = perf_counter() - started
         self.emit(
             RunEvent(
@@ -182,7 +192,7 @@ class Trainer:
                 f"{message}. This is the second such step in a row: lower learning_rate, or look "
                 "at these rows"
             )
-        self.emit(RunEvent(type="message", level="warn", message=message, step=self.state.step))
+        self._warn(message)
 
     def _sweep(self) -> None:
         """Leave nothing pending: what follows reads the weights after the last step."""
@@ -240,13 +250,31 @@ class Trainer:
                 durable=True,
             )
         )
+        self._keep_commit()
         self._drop_old_checkpoints()
+
+    def _keep_commit(self) -> None:
+        """Keep the newest resumable commits that checkpoints were made of."""
+        if self.config.keep_commits:
+            kept = [one.generation for one in self.work.store.commits() if one.kept]
+            newest = sorted({*kept, self.work.store.generation})[-self.config.keep_commits :]
+            self.work.store.keep_only(newest)
 
     def _drop_old_checkpoints(self) -> None:
         folder = self.run_dir / "checkpoints"
         steps = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
         for step in steps[: -self.config.keep_last]:
             remove_tree(folder / f"step-{step}")
+
+    def _warn(self, message: str) -> None:
+        self.emit(RunEvent(type="message", level="warn", message=message, step=self.state.step))
+
+    def _warn_of_drives(self) -> None:
+        """Say once what the store says of a slow or failing drive."""
+        for warning in self.work.store.status().warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self._warn(warning)
 
     def _emit_report(self, report: dict[str, Any]) -> None:
         self.emit(

@@ -1,0 +1,39 @@
+"""What the store bounds, the run respects: bytes written, and commits kept to fall back to."""
+
+from pathlib import Path
+
+from datasets import write_dataset
+from headrace.storage import TensorStore, VolumeConfig
+from runs import STORE, Run, assert_same_state
+from tiny import make_tiny_llama
+
+LENGTHS = [9, 17, 5, 30, 12]
+
+
+def test_a_spent_write_budget_pauses_the_run_and_a_larger_one_lets_it_go_on(tmp_path: Path) -> None:
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
+    dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
+    plain = Run(tmp_path / "plain", model, dataset)
+    plain.go()
+    step_bytes = plain.metrics()[0]["links"]["nvme_write"]["payload_bytes"]
+    # The import and two steps fit, the third does not.
+    tight = Run(tmp_path / "tight", model, dataset, max_bytes_written=int(3.7 * step_bytes))
+    result = tight.go()
+    assert (result.outcome, result.step) == ("paused", 2)
+    warnings = [event.message for event in tight.events if event.level == "warn"]
+    assert len(warnings) == 1 and "max_bytes_written" in warnings[0]
+    again = Run(tmp_path / "tight", model, dataset)
+    assert again.go().outcome == "succeeded"
+    assert_same_state(again.state(), plain.state())
+
+
+def test_commits_of_checkpoints_are_kept_to_fall_back_to(tmp_path: Path) -> None:
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
+    dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
+    settings = {"keep_commits": 2, "checkpoint_every_steps": 1, "max_steps": 5}
+    run = Run(tmp_path, model, dataset, **settings)
+    run.go()
+    volumes = [VolumeConfig.parse(text) for text in run.config.volumes]
+    with TensorStore.open(volumes, name=STORE, read_only=True) as store:
+        commits = store.commits()
+    assert [(one.step, one.live) for one in commits] == [(3, False), (4, False), (5, True)]
