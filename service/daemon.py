@@ -7,12 +7,17 @@ event loop and never waits for the worker.
 import asyncio
 import logging
 import shutil
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from headrace.storage import StoreError
 
+from .database import SchemaTooNew
 from .errors import ApiError
 from .events import Hub
 from .files import require_rows
@@ -40,6 +45,10 @@ class DaemonRunning(RuntimeError):
     """Another daemon uses the data directory."""
 
 
+class DataDirUnusable(RuntimeError):
+    """The data directory cannot be written, or what lies in it is not a daemon's."""
+
+
 class Daemon:
     """One per data directory. `start` and `stop` belong to one running event loop.
 
@@ -64,17 +73,19 @@ class Daemon:
     async def start(self) -> None:
         """Take the data directory, open the journal, start the worker and the queue.
 
-        DaemonRunning when another daemon has the directory; StoreError for a volume of no use.
+        DaemonRunning when another daemon has the directory, DataDirUnusable when it is of no use;
+        StoreError for a volume of no use.
         """
-        for folder in (self.settings.data_dir, self.settings.files_dir, self.settings.jobs_dir):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = take_data_dir(self.settings.data_dir)
+        with usable(self.settings.data_dir):
+            for folder in (self.settings.data_dir, self.settings.files_dir, self.settings.jobs_dir):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = take_data_dir(self.settings.data_dir)
         try:
             self.site = Site.of(self.settings)
             self._volumes = await asyncio.to_thread(probe_volumes, self.settings)
-            self.journal = await asyncio.to_thread(
-                Journal.open, self.settings.database_path, self.hub
-            )
+            with usable(self.settings.data_dir):
+                open_journal = partial(Journal.open, self.settings.database_path, self.hub)
+                self.journal = await asyncio.to_thread(open_journal)
         except BaseException:
             self._lock.close()
             raise
@@ -199,6 +210,21 @@ class Daemon:
 
     def _with_free_bytes(self, volume: dict[str, Any]) -> dict[str, Any]:
         return {**volume, "free_bytes": shutil.disk_usage(volume["path"]).free}
+
+
+@contextmanager
+def usable(data_dir: Path) -> Iterator[None]:
+    """Turn what the system or the database says of the directory into DataDirUnusable."""
+    try:
+        yield
+    except SchemaTooNew as error:
+        raise DataDirUnusable(str(error)) from error
+    except (OSError, SQLAlchemyError) as error:
+        said = getattr(error, "orig", None) or error
+        raise DataDirUnusable(
+            f"the data directory {data_dir} cannot be used: {said}; see to its mode, its content "
+            "and room on its drive, or name another data_dir"
+        ) from error
 
 
 def take_data_dir(data_dir: Path) -> LockFile:

@@ -1,12 +1,16 @@
 """The SQLite file under the journal: its pragmas, its one writer, its migrations."""
 
+import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import (
@@ -22,10 +26,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import RowMapping
 
+from headrace.storage import sync_directory
+
 T = TypeVar("T")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 30
+
+
+class SchemaTooNew(RuntimeError):
+    """A newer Headrace made the database."""
 
 
 class Database:
@@ -95,27 +105,57 @@ class Database:
         return result
 
 
-def migrate(path: Path) -> None:
-    """Make the database at `path`, or bring an older one up to date.
+def without_seq(row: RowMapping) -> dict[str, Any]:
+    """A row's values without its place in the order of arrival."""
+    return {name: value for name, value in row.items() if name != "seq"}
 
-    RuntimeError when a newer Headrace made it.
+
+def migrate(path: Path) -> None:
+    """Make the database at `path`, or bring an older one up to date, wholly or not at all.
+
+    An older one is copied first, to a file beside it named after its schema: `….v0001.bak`.
+    RuntimeError when a newer Headrace made it, or when there is no room for the copy.
     """
     engine = _make_engine(path)
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("path_separator", "os")
+    head = ScriptDirectory.from_config(config).get_current_head()
     try:
         with engine.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")  # or SQLite commits each table alone
+            found = MigrationContext.configure(connection).get_current_revision()
+            if found not in (None, head):
+                _back_up(path, path.with_name(f"{path.name}.{found}.bak"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except CommandError as e:
-        head = ScriptDirectory.from_config(config).get_current_head()
         raise RuntimeError(
             f"{path} was made by another version of Headrace (this one knows schemas up to "
             f"{head!r}): {e}. Start the version that made it, or name another data directory."
         ) from e
     finally:
         engine.dispose()
+
+
+def _back_up(path: Path, copy: Path) -> None:
+    """Copy a database, log and all; `copy` is there whole and on the drive, or not at all."""
+    part = copy.with_name(f"{copy.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as target:
+            source.backup(target)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(copy)
+        sync_directory(copy.parent)
+    except (OSError, sqlite3.Error) as e:
+        part.unlink(missing_ok=True)
+        raise RuntimeError(
+            f"{path} must be copied to {copy} before its schema changes, and cannot be: {e}. "
+            "Make room on the drive; nothing was changed."
+        ) from e
 
 
 def _make_engine(path: Path) -> Engine:

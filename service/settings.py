@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from headrace.storage import parse_bytes
+from headrace.storage import VolumeConfig, parse_bytes
 
 GIB = 1 << 30
 
@@ -48,6 +48,13 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return (value,) if isinstance(value, Path) else value
+
+    @field_validator("volumes")
+    @classmethod
+    def _with_readable_limits(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            VolumeConfig.parse(text)  # ValueError for a limit that is no size
+        return value
 
     @field_validator("data_dir", "tokens_file")
     @classmethod

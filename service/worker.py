@@ -143,6 +143,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once; its last commit is what is left."""
+        self._ready.clear()  # nobody is to give it a job any more
         if self._child:
             self._child.kill()
 

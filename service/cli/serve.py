@@ -57,7 +57,7 @@ def run_daemon(settings: "Settings", *, as_json: bool) -> None:
     from headrace.storage import StoreError
 
     from ..app import create_app
-    from ..daemon import Daemon, DaemonRunning
+    from ..daemon import Daemon, DaemonRunning, DataDirUnusable
     from ..logs import configure
     from ..server import address, listen, run
 
@@ -80,7 +80,7 @@ def run_daemon(settings: "Settings", *, as_json: bool) -> None:
     with sock:
         try:
             run(create_app(Daemon(settings)), sock, on_ready=say_where)
-        except (DaemonRunning, StoreError) as error:
+        except (DaemonRunning, DataDirUnusable, StoreError) as error:
             raise CliError(str(error), Exit.REFUSED) from error
 
 

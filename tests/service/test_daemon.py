@@ -10,7 +10,7 @@ import pytest
 
 from headrace.service import preparer
 from headrace.service.child import child_environment
-from headrace.service.daemon import Daemon, DaemonRunning
+from headrace.service.daemon import Daemon, DaemonRunning, DataDirUnusable
 from headrace.service.lockfile import LockFile
 from headrace.storage import StoreError
 from real_daemon import (
@@ -315,6 +315,19 @@ def test_second_daemon_on_the_same_data_is_refused_naming_the_first(tmp_path: Pa
     with LockFile(daemon.settings.data_dir / "lock"):
         with pytest.raises(DaemonRunning, match=f"process {os.getpid()}"):
             asyncio.run(daemon.start())
+
+
+@pytest.mark.parametrize("place", ["", "jobs", "headrace.db", "lock"])
+def test_data_directory_of_no_use_stops_the_start_with_its_name(tmp_path: Path, place: str) -> None:
+    settings = make_settings(tmp_path)
+    in_the_way = settings.data_dir / place
+    in_the_way.parent.mkdir(exist_ok=True)
+    if place == "lock":
+        in_the_way.mkdir()
+    else:
+        in_the_way.write_text("something else, and longer than the header of a database" * 9)
+    with pytest.raises(DataDirUnusable, match=str(settings.data_dir)):
+        asyncio.run(Daemon(settings).start())
 
 
 def test_volume_that_is_not_there_stops_the_start_with_its_name(tmp_path: Path) -> None:

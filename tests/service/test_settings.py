@@ -48,7 +48,8 @@ def test_paths_do_not_depend_on_where_the_daemon_stands() -> None:
     assert settings.models_dir == (Path.home() / "models",)
 
 
-@pytest.mark.parametrize("line", ["prot = 1", 'port = "high"', 'device = "tpu"', "port = 70000"])
+@pytest.mark.parametrize("line", ["prot = 1", 'port = "high"', 'device = "tpu"', "port = 70000",
+                                  'volumes = "/nvme:12parsecs"'])  # fmt: skip
 def test_a_wrong_setting_is_refused_by_its_name(tmp_path: Path, line: str) -> None:
     path = tmp_path / "headrace.toml"
     path.write_text(line)
