@@ -22,8 +22,10 @@ from .logs import get_logger
 from .metrics import Metrics
 from .routes import events, jobs, models, probes
 from .routes import files as file_routes
+from .routes import uploads as upload_routes
 from .schemas import refusal
 from .status import product_version
+from .uploads import Uploads
 
 EXPIRY_SECONDS = 60
 REFUSED = {
@@ -50,7 +52,8 @@ def create_app(daemon: Daemon) -> FastAPI:
     app.state.tokens = auth.Tokens(daemon.settings.tokens_path)
     app.state.metrics = Metrics(daemon)
     app.state.creation = Creation(daemon)
-    for routes in (file_routes, jobs, events, models, probes):
+    app.state.uploads = Uploads(daemon)
+    for routes in (file_routes, upload_routes, jobs, events, models, probes):
         app.include_router(routes.router)
     app.add_middleware(Gate, tokens=app.state.tokens)
     app.add_exception_handler(ApiError, _refuse)
@@ -69,11 +72,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await daemon.start()  # before all else: it makes sure that the data directory is ours
     try:
         files.remove_leftovers(settings.files_dir)
+        app.state.uploads.reclaim()
         token_path = settings.data_dir / "token"
         if auth.first_token(app.state.tokens, settings.host, token_path):
             log.warning("made the first access token; read it from the file", path=str(token_path))
         daemon.hub.add_listener(app.state.metrics.observe)
-        async with _beside(_expire_files(daemon)):
+        async with _beside(_expire_files(daemon, app.state.uploads)):
             yield
     finally:
         await daemon.stop()
@@ -91,12 +95,13 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _expire_files(daemon: Daemon) -> None:
+async def _expire_files(daemon: Daemon, uploads: Uploads) -> None:
     while True:
         try:
             await daemon.journal.call(files.remove_expired, daemon.journal)
+            await uploads.expire()
         except (OSError, SQLAlchemyError) as e:
-            log.warning("cannot remove an expired file", reason=str(e))
+            log.warning("cannot remove what has expired", reason=str(e))
         await asyncio.sleep(EXPIRY_SECONDS)
 
 

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, select
-from sqlalchemy.engine import RowMapping
 
 from . import tables
-from .database import Database
+from .database import Database, without_seq
 from .jobs import CheckpointRecord, FileRecord, ModelRecord, new_id
 
 
@@ -55,7 +54,7 @@ class Catalog:
                 raise KeyError(after)
             question = question.where(held.c.step < mark["step"])
         return [
-            CheckpointRecord(**_without_seq(row))
+            CheckpointRecord(**without_seq(row))
             for row in self._database.all(question.limit(limit))
         ]
 
@@ -64,7 +63,7 @@ class Catalog:
         held = tables.checkpoints
         either = (held.c.id == id_or_name) | (held.c.name == id_or_name)
         row = self._database.first(select(held).where(either))
-        return CheckpointRecord(**_without_seq(row)) if row else None
+        return CheckpointRecord(**without_seq(row)) if row else None
 
     def remove_checkpoint(self, checkpoint_id: str) -> bool:
         """Take a checkpoint off the list; whether it was there. Its folder is the caller's."""
@@ -78,7 +77,7 @@ class Catalog:
     def file(self, file_id: str) -> FileRecord | None:
         """The file of that id."""
         row = self._database.first(select(tables.files).where(tables.files.c.id == file_id))
-        return FileRecord(**_without_seq(row)) if row else None
+        return FileRecord(**without_seq(row)) if row else None
 
     def files(
         self,
@@ -96,14 +95,12 @@ class Catalog:
         if after is not None:
             mark = self._database.seq_of(files, after)
             question = question.where(files.c.seq < mark if newest_first else files.c.seq > mark)
-        return [
-            FileRecord(**_without_seq(row)) for row in self._database.all(question.limit(limit))
-        ]
+        return [FileRecord(**without_seq(row)) for row in self._database.all(question.limit(limit))]
 
     def expired_files(self, now: int) -> list[FileRecord]:
         """Files whose time is over."""
         over = select(tables.files).where(tables.files.c.expires_at <= now)
-        return [FileRecord(**_without_seq(row)) for row in self._database.all(over)]
+        return [FileRecord(**without_seq(row)) for row in self._database.all(over)]
 
     def remove_file(self, file_id: str) -> bool:
         """Forget a file; whether it was there. Its bytes are the caller's."""
@@ -123,17 +120,13 @@ class Catalog:
     def models(self) -> list[ModelRecord]:
         """Models that jobs made, newest first."""
         question = select(tables.models).order_by(tables.models.c.seq.desc())
-        return [ModelRecord(**_without_seq(row)) for row in self._database.all(question)]
+        return [ModelRecord(**without_seq(row)) for row in self._database.all(question)]
 
     def model(self, name: str) -> ModelRecord | None:
         """The model of that name, made by a job."""
         row = self._database.first(select(tables.models).where(tables.models.c.name == name))
-        return ModelRecord(**_without_seq(row)) if row else None
+        return ModelRecord(**without_seq(row)) if row else None
 
     def remove_model(self, name: str) -> bool:
         """Forget a model; whether it was there. Its folder is the caller's."""
         return self._database.remove(tables.models, tables.models.c.name == name)
-
-
-def _without_seq(row: RowMapping) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "seq"}

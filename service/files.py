@@ -10,8 +10,8 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,6 +27,7 @@ from .jobs import FileRecord, new_id
 from .journal import Journal
 
 FREE_FLOOR_BYTES = 64 << 20  # the journal and the logs need room too
+CHUNK_BYTES = 1 << 20  # of a file that is put together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +43,23 @@ class Received:
 
 
 class Incoming:
-    """The place of files under way. A context manager: what was not kept is removed."""
+    """The place of a file under way. A context manager: what was not kept is removed.
 
-    def __init__(self, files_dir: Path, *, max_file_bytes: int) -> None:
+    Forms carry the file in the part `file_field`; `file_id` is drawn unless given.
+    """
+
+    def __init__(
+        self,
+        files_dir: Path,
+        *,
+        max_file_bytes: int,
+        file_field: str = "file",
+        file_id: str | None = None,
+    ) -> None:
         self._files_dir = files_dir
         self._max_file_bytes = max_file_bytes
-        self._id = new_id("file-")
+        self._file_field = file_field
+        self._id = file_id or new_id("file-")
         self._part = files_dir / "incoming" / f"{self._id}.part"
 
     def __enter__(self) -> Self:
@@ -61,11 +73,11 @@ class Incoming:
         self, body: AsyncIterator[bytes], *, content_type: str, content_length: int | None
     ) -> Received:
         """Write the file of a multipart body to disk. ApiError: 400, 413, 507."""
-        form = Form(content_type)
+        form = Form(content_type, file_field=self._file_field)
         self._check_size(content_length or 0)
         digest = hashlib.sha256()
         size = 0
-        try:
+        with _no_room_told():
             async with aiofiles.open(self._part, "wb") as file:
                 async for chunk in body:
                     data = form.feed(chunk)
@@ -76,12 +88,8 @@ class Incoming:
                     await file.write(data)
                 form.finish()
                 await _sync(file)
-        except OSError as e:
-            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise ApiError(507, f"The file cannot be stored: {e.strerror}.", code="no_space") from e
         if size == 0:
-            raise ApiError(400, "The file is empty.", param="file", code="empty_file")
+            raise ApiError(400, "The file is empty.", param=self._file_field, code="empty_file")
         return Received(
             id=self._id,
             path=self._part,
@@ -89,6 +97,35 @@ class Incoming:
             sha256=digest.hexdigest(),
             filename=form.filename or "file",
             fields=form.fields,
+        )
+
+    def join(self, parts: Sequence[Path], *, filename: str, md5: str | None) -> Received:
+        """Write the file that these parts make, in their order; call in a thread.
+
+        ApiError: 400 when its MD5 is not `md5` (hexadecimal), 507.
+        """
+        size = sum(part.stat().st_size for part in parts)
+        self._check_size(size)
+        digest = hashlib.sha256()
+        check = hashlib.md5(usedforsecurity=False) if md5 is not None else None
+        with _no_room_told(), self._part.open("wb") as file:
+            for chunk in _chunks(parts):
+                digest.update(chunk)
+                if check:
+                    check.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        if check and md5 and check.hexdigest() != md5.lower():
+            message = f"The parts have MD5 {check.hexdigest()}; wanted {md5}."
+            raise ApiError(400, message, param="md5", code="checksum_mismatch")
+        return Received(
+            id=self._id,
+            path=self._part,
+            bytes=size,
+            sha256=digest.hexdigest(),
+            filename=filename,
+            fields={},
         )
 
     def keep(self, file: Received, *, purpose: str, expires_after: int | None) -> FileRecord:
@@ -118,7 +155,7 @@ class Incoming:
 
     def _too_large(self) -> ApiError:
         message = f"The file is larger than the {self._max_file_bytes} bytes that are allowed."
-        return ApiError(413, message, param="file", code="file_too_large")
+        return ApiError(413, message, param=self._file_field, code="file_too_large")
 
 
 def require_rows(journal: Journal, file_id: str, param: str) -> FileRecord:
@@ -153,6 +190,24 @@ def remove_leftovers(files_dir: Path) -> None:
     """Remove what an upload left that ended with the process."""
     for part in (files_dir / "incoming").glob("*.part"):
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _no_room_told() -> Iterator[None]:
+    """Turn a full drive into the 507 that says so."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ApiError(507, f"The file cannot be stored: {e.strerror}.", code="no_space") from e
+
+
+def _chunks(parts: Sequence[Path]) -> Iterator[bytes]:
+    for path in parts:
+        with path.open("rb") as part:
+            while chunk := part.read(CHUNK_BYTES):
+                yield chunk
 
 
 async def _sync(file: aiofiles.threadpool.binary.AsyncBufferedIOBase) -> None:

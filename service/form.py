@@ -25,17 +25,20 @@ class _Part:
 class Form:
     """Takes a multipart body apart: small fields into `fields`, the file into chunks.
 
+    The file is the part named `file_field`.
+
     `feed` returns the bytes of the file that a chunk of the body held. ApiError (400) for a body
     that is not multipart or a form that is not ours.
     """
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, *, file_field: str = "file") -> None:
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or b"boundary" not in options:
-            message = "Send the file as multipart/form-data with the parts `purpose` and `file`."
+            message = f"Send the file as multipart/form-data, in the part `{file_field}`."
             raise ApiError(400, message, code="invalid_body")
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
+        self._file_field = file_field
         self._part = _Part()
         self._file_bytes = bytearray()
         self._ended = False
@@ -67,7 +70,8 @@ class Form:
         if not self._ended:
             raise ApiError(400, "The upload ended before the form did.", code="incomplete_body")
         if self.filename is None:
-            raise ApiError(400, "Missing field 'file'.", param="file", code="missing_field")
+            name = self._file_field
+            raise ApiError(400, f"Missing field {name!r}.", param=name, code="missing_field")
 
     def _begin(self) -> None:
         self._part = _Part()
@@ -89,14 +93,15 @@ class Form:
         part.header_value.clear()
 
     def _headers_finished(self) -> None:
-        if self._part.name != "file":
+        if self._part.name != self._file_field:
             return
         if self.filename is not None:
-            raise ApiError(400, "One file at a time.", param="file", code="invalid_value")
+            name = self._file_field
+            raise ApiError(400, "One file at a time.", param=name, code="invalid_value")
         self.filename = Path(self._part.filename or "file").name or "file"
 
     def _data(self, data: bytes, start: int, end: int) -> None:
-        if self._part.name == "file":
+        if self._part.name == self._file_field:
             self._file_bytes += data[start:end]
         elif len(self._part.value) + end - start > MAX_FIELD_BYTES:
             name = self._part.name
@@ -105,7 +110,7 @@ class Form:
             self._part.value += data[start:end]
 
     def _end_part(self) -> None:
-        if self._part.name != "file":
+        if self._part.name != self._file_field:
             self.fields[self._part.name] = self._part.value.decode("utf-8", "replace")
 
     def _end(self) -> None:

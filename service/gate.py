@@ -3,6 +3,7 @@
 Pure ASGI, so that streams pass through untouched.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from .logs import get_logger
 
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
-UPLOAD_PATH = "/v1/files"
+UPLOAD_PATHS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
 
 log = get_logger("headrace.api")
 
@@ -72,7 +73,7 @@ class Gate:
         try:
             if scope["path"] not in OPEN_PATHS and not _may_scrape(scope):
                 auth.check(self._tokens, headers)
-            if scope["path"] != UPLOAD_PATH:
+            if not UPLOAD_PATHS.fullmatch(scope["path"]):
                 receive = _limited(receive, headers)
         except ApiError as e:
             await _answer(e)(scope, receive, send)

@@ -131,6 +131,39 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UploadRecord:
+    """A file that comes in parts: `bytes` is what it is to have, `part_ids` what it was made of.
+
+    `file_expires_after` (seconds) is for the file, `expires_at` for the upload.
+    """
+
+    id: str
+    bytes: int
+    filename: str
+    purpose: str
+    created_at: int
+    expires_at: int
+    file_expires_after: int | None = None
+    status: Literal["pending", "completed", "cancelled", "expired"] = "pending"
+    part_ids: list[str] | None = None
+
+    @property
+    def file_id(self) -> str:
+        """The id of the file that it becomes; known before, so that no crash can lose track."""
+        return "file-" + self.id.removeprefix("upload_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRecord:
+    """One part of an upload, whose bytes are in place."""
+
+    id: str
+    upload_id: str
+    bytes: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
     """A model that a finished job made: `path` is its exported folder."""
 

@@ -1,4 +1,4 @@
-"""The one durable memory of the service: jobs, events, checkpoints, files, models.
+"""The one durable memory of the service: jobs, events, files, uploads, models.
 
 Every method may be called from any thread and blocks until done; the event loop goes through
 `call`. Whatever happens to a job is also published to the listener, in the order of commits.
@@ -13,12 +13,13 @@ from .catalog import Catalog
 from .database import Database, migrate
 from .event_table import EventTable, Listener
 from .job_table import JobTable
+from .upload_table import UploadTable
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Journal(JobTable, EventTable, Catalog):
+class Journal(JobTable, EventTable, Catalog, UploadTable):
     """Open with `Journal.open`; close when the daemon ends."""
 
     def __init__(self, database: Database, listener: Listener) -> None:
@@ -27,7 +28,7 @@ class Journal(JobTable, EventTable, Catalog):
 
     @classmethod
     def open(cls, path: Path, listener: Listener) -> Self:
-        """Open the database at `path`, made or migrated as needed. RuntimeError if too new."""
+        """Open the database at `path`, made or migrated as needed. RuntimeError if that fails."""
         path.parent.mkdir(parents=True, exist_ok=True)
         migrate(path)
         return cls(Database(path), listener)

@@ -1,4 +1,4 @@
-"""What a create request may say, in the OpenAI shape with Headrace's own optional fields.
+"""What create requests may say, in the OpenAI shape with Headrace's own optional fields.
 
 "auto" and null mean the same as leaving a field out. An unknown field is refused at any depth: a
 setting that is silently dropped is worse than an error.
@@ -19,6 +19,7 @@ from pydantic import model_validator as validator
 
 from .errors import ApiError, did_you_mean, printable
 
+MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000  # the range of the OpenAI API
 HYPERPARAMETERS = "method.supervised.hyperparameters"
 
 
@@ -170,6 +171,32 @@ class CreateJob(Strict):
         hyperparameters = values.get("method", {}).get("supervised", {}).get("hyperparameters", old)
         supervised = {"hyperparameters": hyperparameters or {}}
         return values | {"method": {"type": "supervised", "supervised": supervised}}
+
+
+class ExpiresAfter(Strict):
+    """When a file goes by itself, in seconds after it came."""
+
+    path = "expires_after"
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)]
+
+
+class CreateUpload(Strict):
+    """The body of POST /v1/uploads. `mime_type` is for clients; what counts is the content."""
+
+    bytes: Annotated[int, Field(ge=1, lt=1 << 63)]
+    filename: Annotated[Name, StringConstraints(max_length=255)]
+    mime_type: Name
+    purpose: Literal["fine-tune"]
+    expires_after: ExpiresAfter | None = None
+
+
+class CompleteUpload(Strict):
+    """The body of POST /v1/uploads/{id}/complete: the parts in the order of the file."""
+
+    part_ids: Annotated[list[Name], Field(min_length=1)]
+    md5: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
 
 
 def parse_create(body: Any) -> CreateJob:

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from .contract import Resolved
-from .jobs import CheckpointRecord, EventRecord, FileRecord, JobRecord
+from .jobs import (
+    CheckpointRecord,
+    EventRecord,
+    FileRecord,
+    JobRecord,
+    PartRecord,
+    UploadRecord,
+)
 from .model_names import NamedModel
 
 ORGANIZATION = "headrace"
@@ -86,6 +93,32 @@ def file_object(file: FileRecord) -> dict[str, Any]:
         "status": file.status,
         "status_details": None,
         "sha256": file.sha256,
+    }
+
+
+def upload_object(upload: UploadRecord, file: FileRecord | None) -> dict[str, Any]:
+    """An upload in parts, with the file that it became."""
+    return {
+        "id": upload.id,
+        "object": "upload",
+        "bytes": upload.bytes,
+        "created_at": upload.created_at,
+        "expires_at": upload.expires_at,
+        "filename": upload.filename,
+        "purpose": upload.purpose,
+        "status": upload.status,
+        "file": file and file_object(file),
+    }
+
+
+def part_object(part: PartRecord) -> dict[str, Any]:
+    """One part of an upload."""
+    return {
+        "id": part.id,
+        "object": "upload.part",
+        "bytes": part.bytes,
+        "created_at": part.created_at,
+        "upload_id": part.upload_id,
     }
 
 

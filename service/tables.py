@@ -95,6 +95,32 @@ models = Table(
     Column("created_at", Integer, nullable=False),
 )
 
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("status", Text, nullable=False),
+    Column("bytes", Integer, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("expires_at", Integer, nullable=False),
+    Column("file_expires_after", Integer),
+    _json("part_ids"),
+)
+
+upload_parts = Table(
+    "upload_parts",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("upload_id", Text, ForeignKey("uploads.id"), nullable=False),
+    Column("bytes", Integer, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Index("upload_parts_upload", "upload_id"),
+)
+
 # Create requests that may come again when their answer was lost on the way.
 requests = Table(
     "requests",

@@ -31,6 +31,12 @@ def require_job(daemon: Daemon, job_id: str) -> JobRecord:
     return job
 
 
+def content_length(request: Request) -> int | None:
+    """How long the body says that it is, in bytes."""
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else None
+
+
 def unknown_after(after: str | None) -> ApiError:
     """The 400 for an `after` that is not on the list: page one in its place would loop."""
     message = f"after is {after!r}, which is not on this list."

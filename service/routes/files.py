@@ -11,13 +11,13 @@ from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..files import Incoming, remove_file
 from ..jobs import FileRecord
+from ..schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from ..shapes import file_object, page
-from .common import After, TheDaemon, unknown_after
+from .common import After, TheDaemon, content_length, unknown_after
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
 UPLOAD_PURPOSES = ("fine-tune",)
-MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000  # the range of the OpenAI API
 
 
 UPLOAD_FORM = {
@@ -41,12 +41,11 @@ UPLOAD_BODY = {"required": True, "content": {"multipart/form-data": {"schema": U
 async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
     """Take a file in: multipart parts `purpose`, `file`, `expires_after[…]`."""
     settings = daemon.settings
-    length = request.headers.get("content-length", "")
     with Incoming(settings.files_dir, max_file_bytes=settings.max_file_bytes) as incoming:
         received = await incoming.receive(
             request.stream(),
             content_type=request.headers.get("content-type", ""),
-            content_length=int(length) if length.isdecimal() else None,
+            content_length=content_length(request),
         )
         purpose, expires_after = _read_fields(received.fields)
         file = await asyncio.to_thread(

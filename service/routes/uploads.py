@@ -1,0 +1,54 @@
+"""/v1/uploads: a large file in parts, each of which can be sent again by itself."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from ..schemas import CompleteUpload, CreateUpload
+from ..shapes import part_object, upload_object
+from ..uploads import Uploads
+from .common import content_length
+
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
+
+PART_FORM = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string", "format": "binary"}},
+}
+PART_BODY = {"required": True, "content": {"multipart/form-data": {"schema": PART_FORM}}}
+
+
+@router.post("")
+async def create(body: CreateUpload, request: Request) -> dict[str, Any]:
+    """Begin an upload of so many bytes; it lives for an hour."""
+    return upload_object(await _uploads(request).create(body), None)
+
+
+@router.post("/{upload_id}/parts", openapi_extra={"requestBody": PART_BODY})
+async def add_part(upload_id: str, request: Request) -> dict[str, Any]:
+    """Take one part in: the multipart part `data`, 64 MiB at most."""
+    part = await _uploads(request).add_part(
+        upload_id,
+        request.stream(),
+        content_type=request.headers.get("content-type", ""),
+        content_length=content_length(request),
+    )
+    return part_object(part)
+
+
+@router.post("/{upload_id}/complete")
+async def complete(upload_id: str, body: CompleteUpload, request: Request) -> dict[str, Any]:
+    """Make the file of these parts, in this order; their bytes must be those told at first."""
+    return upload_object(*await _uploads(request).complete(upload_id, body))
+
+
+@router.post("/{upload_id}/cancel")
+async def cancel(upload_id: str, request: Request) -> dict[str, Any]:
+    """End the upload and remove its parts."""
+    return upload_object(await _uploads(request).cancel(upload_id), None)
+
+
+def _uploads(request: Request) -> Uploads:
+    uploads: Uploads = request.app.state.uploads
+    return uploads
