@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError
 
 from .event_log import EventReader, LoggedEvent
+from .full_disk import is_full
 from .jobs import JobRecord, Level, Status
 from .journal import Journal
 from .rates import Rates, public_metrics
@@ -196,8 +197,8 @@ class Tail:
 async def follow(tail: Tail, work: Coroutine[Any, Any, T]) -> T:
     """Await `work` and take in what its process logs meanwhile, and all of it before returning.
 
-    While the journal cannot be written, for want of disk space say, the work goes on and its log
-    keeps everything.
+    While the journal cannot be written for want of room, the work goes on and its log keeps
+    everything. Other errors are raised, and the work is no longer awaited.
     """
     task = asyncio.create_task(work)
     try:
@@ -214,7 +215,9 @@ async def follow(tail: Tail, work: Coroutine[Any, Any, T]) -> T:
 async def _attempt(take: Callable[[], object]) -> bool:
     try:
         await asyncio.to_thread(take)
-    except (OSError, SQLAlchemyError) as error:
+    except (OSError, OperationalError) as error:
+        if isinstance(error, OSError) and not is_full(error):
+            raise
         log.warning("cannot take in a job's events yet: %s", error)
         return False
     return True

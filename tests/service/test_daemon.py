@@ -173,6 +173,21 @@ def test_job_that_cannot_be_followed_ends_alone_and_the_queue_goes_on(tmp_path: 
     use(make_daemon(tmp_path, script={"steps": 400, "step_seconds": 0.05}), body)
 
 
+def test_log_that_cannot_be_read_ends_its_job_and_the_queue_goes_on(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until_status(daemon, job_id, "running")
+        log = daemon.settings.jobs_dir / job_id / "events.jsonl"
+        log.rename(log.with_suffix(".away"))
+        log.mkdir()
+        done = await until_status(daemon, job_id, "failed")
+        assert done.error and done.error["code"] == "internal"
+        (daemon.settings.data_dir / "script.json").write_text("{}")
+        await until_status(daemon, add_job(daemon), "succeeded")
+
+    use(make_daemon(tmp_path, script={"steps": 400, "step_seconds": 0.05}), body)
+
+
 def test_job_that_cannot_be_prepared_ends_alone_and_the_queue_goes_on(tmp_path: Path) -> None:
     async def body(daemon: Daemon) -> None:
         first = add_job(daemon, in_the_way=True)
