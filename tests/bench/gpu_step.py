@@ -51,11 +51,14 @@ def main() -> int:
     parser.add_argument("--case", action="append", choices=list(CASES), help="repeatable; all")
     parser.add_argument("--results", type=Path, required=True, help="JSON lines, appended to")
     parser.add_argument("--microbatch-rows", type=int, default=16, help="the product's")
+    parser.add_argument("--who", action="append", help="repeatable: contenders; all by default")
+    parser.add_argument("--steps", type=int, default=TIMED_STEPS, help="timed steps of each")
     parser.add_argument("--child", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         case, who = arguments.child
-        print(json.dumps(measure(CASES[case], who, arguments.microbatch_rows)))
+        found = measure(CASES[case], who, arguments.microbatch_rows, arguments.steps)
+        print(json.dumps(found))
         return 0
     done = set()
     if arguments.results.exists():
@@ -63,7 +66,7 @@ def main() -> int:
         done = {json.loads(line)["case"] for line in lines}
     for case in arguments.case or CASES:
         if case not in done:
-            row = run_case(case, arguments.microbatch_rows)
+            row = run_case(case, arguments.microbatch_rows, arguments.steps, arguments.who)
             arguments.results.parent.mkdir(parents=True, exist_ok=True)
             with arguments.results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -71,12 +74,14 @@ def main() -> int:
     return 0
 
 
-def run_case(case: str, microbatch_rows: int) -> dict[str, Any]:
+def run_case(
+    case: str, microbatch_rows: int, steps: int, chosen: list[str] | None
+) -> dict[str, Any]:
     """Peers and product of a case, each in a fresh process, so that none inherits memory."""
     found = {}
-    for who in (*CASES[case]["peers"], *PRODUCT):
+    for who in chosen or (*CASES[case]["peers"], *PRODUCT):
         command = [sys.executable, "-m", "bench.gpu_step", "--results", "-", "--child", case, who]
-        command += ["--microbatch-rows", str(microbatch_rows)]
+        command += ["--microbatch-rows", str(microbatch_rows), "--steps", str(steps)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
         last = done.stdout.decode().strip().splitlines()[-1:]
         found[who] = json.loads(last[0]) if done.returncode == 0 else {"failed": done.returncode}
@@ -96,7 +101,7 @@ def summary(row: dict[str, Any]) -> str:
     """A case in a few lines: TFLOPS each, and the product's ratio to each peer."""
     results = row["results"]
     lines = [f"{row['case']}:"]
-    best = results["headrace"].get("tflops")
+    best = results.get("headrace", {}).get("tflops")
     for who, result in results.items():
         if "failed" in result:
             lines.append(f"  {who}: failed with exit code {result['failed']}")
@@ -109,12 +114,12 @@ def summary(row: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def measure(case: dict[str, Any], who: str, microbatch_rows: int) -> dict[str, Any]:
+def measure(case: dict[str, Any], who: str, microbatch_rows: int, steps: int) -> dict[str, Any]:
     """Time one contender: seconds a step (median), model TFLOPS by 6 N T / time, peak memory."""
     if who in PRODUCT:
-        result = _measure_product(case, PRODUCT[who], microbatch_rows)
+        result = _measure_product(case, PRODUCT[who], microbatch_rows, steps)
     else:
-        result = _measure_pytorch(case, who)
+        result = _measure_pytorch(case, who, steps)
     tokens = case["rows"] * TOKENS_PER_ROW
     flops = 6 * result["num_params"] * tokens / result["step_seconds"]
     return {
@@ -126,7 +131,7 @@ def measure(case: dict[str, Any], who: str, microbatch_rows: int) -> dict[str, A
 
 
 def _measure_product(
-    case: dict[str, Any], settings: dict[str, Any], microbatch_rows: int
+    case: dict[str, Any], settings: dict[str, Any], microbatch_rows: int, steps: int
 ) -> dict[str, Any]:
     config = TrainConfig(
         model="random",
@@ -146,7 +151,7 @@ def _measure_product(
         spec=spec,
         tokens_per_row=TOKENS_PER_ROW,
         slots=(3,),
-        num_steps=TIMED_STEPS,
+        num_steps=steps,
         commit=False,
     )
     run = found["runs"]["3"]
@@ -161,7 +166,7 @@ def _measure_product(
     }
 
 
-def _measure_pytorch(case: dict[str, Any], who: str) -> dict[str, Any]:
+def _measure_pytorch(case: dict[str, Any], who: str, steps: int) -> dict[str, Any]:
     """fp32 weights, bf16 autocast, fused AdamW, microbatches of 4 rows; the loss is chunked as
     the product's is, so that both hold as few logits."""
     config = transformers.LlamaConfig(**dict(shape_spec(SHAPE, case["layers"]).config))
@@ -175,7 +180,7 @@ def _measure_pytorch(case: dict[str, Any], who: str) -> dict[str, Any]:
         body = torch.compile(model.model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     seconds = []
-    for _ in range(WARM_STEPS + TIMED_STEPS):
+    for _ in range(WARM_STEPS + steps):
         shape = (case["rows"], TOKENS_PER_ROW)
         ids = torch.randint(0, config.vocab_size, shape, device="cuda")
         torch.cuda.synchronize()
