@@ -86,19 +86,6 @@ def test_placement_never_changes_a_bit_on_the_gpu(
     assert_same_state(other.state(), plain.state())
 
 
-def test_a_compiled_layer_gives_the_same_bits_kept_and_recomputed(
-    inputs: Any, tmp_path: Path
-) -> None:
-    """Forward, recompute and the kept graph are one compiled callable, for rows of any length."""
-    common = {**BF16, "compile": "dynamic", "max_steps": 4}
-    again = _run(tmp_path / "recomputed", inputs, recompute="all", **common)
-    kept = _run(tmp_path / "kept", inputs, recompute="none", state_tier="device", **common)
-    assert_same_state(kept.state(), again.state())
-    eager = _run(tmp_path / "eager", inputs, recompute="all", **{**common, "compile": "off"})
-    losses = [m["loss"] for m in again.metrics()]
-    assert losses == pytest.approx([m["loss"] for m in eager.metrics()], abs=0.02)
-
-
 def test_boundary_activations_on_the_host_change_no_bit(inputs: Any, tmp_path: Path) -> None:
     """A device budget just short of the boundary activations sends them to pinned memory."""
     plain = _run(tmp_path / "plain", inputs, recompute="all", **BF16)
