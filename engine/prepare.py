@@ -14,7 +14,7 @@ from .labels import TrainOn
 from .row_account import RowAccount
 from .row_files import RowFile
 from .row_index import RowIndex
-from .row_types import RowFormat, RowProblem
+from .row_types import RowFormat, RowProblem, said
 from .rows import parse_row
 from .token_files import new_dataset
 
@@ -139,7 +139,7 @@ def check_rows(file: Path, *, limit_seconds: float) -> FormCheck:
                     )
                 else:
                     formats[row.format] += 1
-                    index.add(place, orjson.dumps(row))
+                    index.add(place, orjson.dumps(said(row)))
             if len(problems) == MAX_LISTED_PROBLEMS or time.monotonic() > until:
                 complete = False
                 break

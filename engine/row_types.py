@@ -94,3 +94,18 @@ def kind(value: Any) -> str:
 def surplus(row: Mapping[str, Any], known: set[str]) -> set[str]:
     """Keys with a value that the row's format does not know."""
     return {key for key, value in row.items() if value is not None} - known
+
+
+def said(row: Row) -> Any:
+    """What a row says, as JSON-ready values: the same for rows that differ in their format alone.
+
+    A prompt with its completion says what a user's and an assistant's turn do.
+    """
+    if isinstance(row, Conversation):
+        turns = [(turn.to_dict(), turn.trained) for turn in row.messages]
+        return turns, [dict(tool) for tool in row.tools]
+    if row.prompt is None:
+        return row.completion
+    asked = Message(role="user", content=row.prompt).to_dict()
+    answer = Message(role="assistant", content=row.completion).to_dict()
+    return [(asked, False), (answer, True)], []

@@ -307,3 +307,14 @@ def test_problems_in_an_array_are_named_by_item(tmp_path: Path) -> None:
         prepare_dataset(
             [file], tokenizer=TOKENIZER, out_dir=tmp_path / "out", max_seq_len=99, vocab_size=384
         )
+
+
+def test_rows_that_say_the_same_in_another_format_are_found_without_a_tokenizer(
+    tmp_path: Path,
+) -> None:
+    turns = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "One."}]
+    same = [row("One."), json.dumps({"prompt": "Why?", "completion": "One."})]
+    same += [json.dumps({"instruction": "Why?", "output": "One.", "id": 3})]
+    same += [json.dumps({"conversations": turns})]
+    check = check_rows(write(tmp_path / "train.jsonl", *same, row("Two.")), limit_seconds=10)
+    assert check.index.duplicates().count == 3
