@@ -94,6 +94,14 @@ def test_doctor_fails_with_the_fix_for_a_missing_volume(
     assert found[-1]["verdict"] == "fail" and "--volume" in found[-1]["fix"]
 
 
+def test_directory_of_no_use_is_named_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert run("doctor", "--data-dir", tmp_path / "file", "--device", "cpu") == Exit.FAILED
+    assert f"{tmp_path / 'file'}" in capsys.readouterr().err
+
+
 def test_doctor_judges_memory_by_what_the_control_groups_leave(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
