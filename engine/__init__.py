@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
-    from .prepare import DataProblem, DataReport, check_rows, prepare_dataset
+    from .prepare import (
+        DataProblem,
+        DataReport,
+        FormCheck,
+        RowFile,
+        RowIndex,
+        check_rows,
+        prepare_dataset,
+    )
     from .run import run_job
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
@@ -41,6 +49,9 @@ _HOMES = {
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
+    "FormCheck": "prepare",
+    "RowFile": "prepare",
+    "RowIndex": "prepare",
     "check_rows": "prepare",
     "prepare_dataset": "prepare",
     "run_job": "run",
@@ -59,6 +70,7 @@ __all__ = [
     "DataProblem",
     "DataReport",
     "DemoData",
+    "FormCheck",
     "LinkReport",
     "ModelError",
     "ModelSpec",
@@ -67,6 +79,8 @@ __all__ = [
     "ParamSpec",
     "Plan",
     "RecordLayout",
+    "RowFile",
+    "RowIndex",
     "RunEvent",
     "SHAPES",
     "RunResult",

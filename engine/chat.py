@@ -18,7 +18,7 @@ from unicodedata import normalize
 
 from jinja2 import TemplateError
 
-from .rows import Conversation, Message
+from .row_types import Conversation, Message
 
 NOT_TRAINED = -100
 MARKED_TURNS = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -28,7 +28,9 @@ class ChatTokenizer(Protocol):
     """What is needed of a transformers tokenizer; it must be a fast one, which knows offsets."""
 
     chat_template: Any
+    bos_token: str | None
     bos_token_id: int | None
+    eos_token_id: int | None
     all_special_ids: list[int]
     all_special_tokens: list[str]
     added_tokens_decoder: dict[int, Any]
@@ -81,11 +83,14 @@ class _Turn:
     begins: int | None = None
 
 
-def render(tokenizer: ChatTokenizer, conversation: Conversation) -> Example:
+def render(
+    tokenizer: ChatTokenizer, conversation: Conversation, *, everything: bool = False
+) -> Example:
     """Render, tokenize and label one conversation. No special token is added to the template's.
 
     RenderProblem when the template fails, rewrites or loses a turn, ends a turn without a control
-    token, or when the labelled ids do not decode to the assistant's text.
+    token, or when the labelled ids do not decode to the assistant's text. With `everything` each
+    token is labelled, whoever said it.
     """
     text = _apply(tokenizer, conversation, len(conversation.messages))
     _check_nothing_lost(conversation, text)
@@ -93,6 +98,8 @@ def render(tokenizer: ChatTokenizer, conversation: Conversation) -> Example:
     rendered = _Rendered(text=text, ids=encoded["input_ids"], offsets=encoded["offset_mapping"])
     if rendered.ids[:2] == [tokenizer.bos_token_id] * 2:
         raise RenderProblem("double_bos", "the row begins with two beginning-of-text tokens")
+    if everything:
+        return Example(ids=rendered.ids, labels=rendered.ids)
     control = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     labels = [NOT_TRAINED] * len(rendered.ids)
     for turn in _turns(tokenizer, conversation, rendered):

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .row_types import RowFormat
+
 Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 MAX_PLACES = 20
 MAX_EXAMPLES = 3
@@ -13,8 +15,16 @@ ADVICE = {
     "overlong": (
         "shorten them, raise max_seq_len, or set overlong to drop, truncate_left or truncate_right"
     ),
+    "no_template": "a model that chats brings its template; base models take plain text",
     "template_error": "reword them so that the model's template accepts them",
-    "template_rewrites_history": "split conversations, or set weight 0 on all turns but the last",
+    "template_rewrites_history": (
+        "split conversations, or set train_on to last_assistant, or weight 0 on all turns but one"
+    ),
+}
+WARNINGS = {  # notes that a person should act on, and why
+    "in_training": "are in the training data too, so the evaluation loss looks better than it is",
+    "answer_cut": "lost part of what would be trained when they were cut to max_seq_len",
+    "control_token_text": "hold text that the model reads as control tokens",
 }
 
 
@@ -31,13 +41,19 @@ class DataProblem(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Place:
-    """A line of a file, counted from 1."""
+    """A line of a file, counted from 1; in a JSON array also the item that begins on it."""
 
     file: str
     line: int
+    item: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}"
+        return f"{self.file}, {self.within}"
+
+    @property
+    def within(self) -> str:
+        """The place in its file."""
+        return f"line {self.line}" + (f" (item {self.item})" if self.item else "")
 
 
 @dataclass(slots=True)
@@ -63,11 +79,15 @@ class DataReport:
 
     `problems` are rows that cannot be used, by reason; one of them refuses the data set.
     `notes` are findings on the others: `duplicate`, `overlong_dropped`, `overlong_truncated`,
-    `answer_cut` (a truncated row lost trained tokens), `control_token_text`, `ignored_keys`.
+    `answer_cut` (a truncated row lost trained tokens), `control_token_text`, `ignored_keys`,
+    `in_training` (a validation row is a training row too). `formats` counts rows by their format,
+    bad ones without a known format aside. `numerics` holds what decides tokens and labels beside
+    the rows: `train_on`, `max_seq_len`, `overlong`, `vocab_size`, and the end token and hash of the
+    chat template.
     `tokens` and `trained_tokens` count kept rows after truncation; `histogram` maps a number of
     tokens to the rows of at most that length (and more than the entry before), before it.
     `overlong_rows` are the first over-long rows with their tokens. `preview` shows two rows as
-    pieces of text with the flag `trained`. `files` name bytes and SHA-256 of what was read.
+    pieces of text with the flag `trained`. `files` name bytes, SHA-256 and form of what was read.
     """
 
     files: tuple[Mapping[str, Any], ...]
@@ -84,6 +104,8 @@ class DataReport:
     histogram: Mapping[str, int]
     overlong_rows: tuple[tuple[Place, int], ...]
     preview: tuple[Sequence[Mapping[str, Any]], ...]
+    formats: Mapping[RowFormat, int]
+    numerics: Mapping[str, Any]
 
     @property
     def bad_rows(self) -> int:
@@ -95,9 +117,18 @@ class DataReport:
         """Kept rows whose tokens and labels equal those of an earlier row."""
         return self.notes["duplicate"].count if "duplicate" in self.notes else 0
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know before training, a sentence each."""
+        found = [(self.notes[code], why) for code, why in WARNINGS.items() if code in self.notes]
+        return tuple(
+            f"{tally.count} of {self.rows} rows {why} ({tally.examples[0]})" for tally, why in found
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values, with the number of duplicates and of bad rows."""
-        return {**asdict(self), "duplicates": self.duplicates, "bad_rows": self.bad_rows}
+        """The fields as JSON-ready values, with warnings and the numbers of two kinds of rows."""
+        derived = {"duplicates": self.duplicates, "bad_rows": self.bad_rows}
+        return {**asdict(self), **derived, "warnings": self.warnings}
 
     def check(self) -> None:
         """DataProblem, with places and ways out, unless every row counts and some token trains."""
@@ -121,11 +152,11 @@ def _bad_rows(report: DataReport) -> str:
     ]
     for code, tally in sorted(report.problems.items(), key=lambda item: -item[1].count):
         lines += [f"  {example}" for example in tally.examples]
-        more = ", ".join(str(place.line) for place in tally.places[len(tally.examples) :])
+        rest = tally.places[len(tally.examples) :]
+        more = ", ".join(str(place.item or place.line) for place in rest)
         if more:
-            lines.append(
-                f"  {code} also on lines {more}{', …' if tally.count > MAX_PLACES else ''}"
-            )
+            where = "in items" if rest[0].item else "on lines"
+            lines.append(f"  {code} also {where} {more}{', …' if tally.count > MAX_PLACES else ''}")
         if code in ADVICE:
             lines.append(f"  {code}: {ADVICE[code]}")
     return "\n".join(lines)

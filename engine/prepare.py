@@ -1,17 +1,33 @@
-"""From JSONL files to a data set of tokens and labels, with an account of every row."""
+"""From training files to a data set of tokens and labels, with an account of every row."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import orjson
 
 from .chat import ChatTokenizer
 from .data_report import DataProblem, DataReport, Overlong
+from .labels import TrainOn
 from .row_account import RowAccount
-from .rows import MAX_LINE_BYTES, RowProblem, parse_row
+from .row_files import RowFile
+from .row_index import RowIndex
+from .row_types import RowFormat, RowProblem, said
+from .rows import parse_row
 from .token_files import new_dataset
 
-__all__ = ["DataProblem", "DataReport", "LineProblem", "check_rows", "prepare_dataset"]
+__all__ = [
+    "DataProblem",
+    "DataReport",
+    "FormCheck",
+    "LineProblem",
+    "RowFile",
+    "RowIndex",
+    "check_rows",
+    "prepare_dataset",
+]
 
 MAX_LISTED_PROBLEMS = 20
 PROGRESS_SECONDS = 0.25
@@ -21,11 +37,34 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineProblem:
-    """A row that cannot be used: its line, counted from 1, a reason to count by, and the words."""
+    """A row that cannot be used: its line, counted from 1, a reason to count by, and the words.
+
+    `item` counts the items of a JSON array.
+    """
 
     line: int
     code: str
     message: str
+    item: int | None = None
+
+    def __str__(self) -> str:
+        where = f"line {self.line}" + (f" (item {self.item})" if self.item else "")
+        return f"{where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormCheck:
+    """What the forms of rows say: rows seen, of which formats, the first problems, twins.
+
+    `form` is the file's. `complete` is false when time or problems ended the reading.
+    """
+
+    form: str
+    num_rows: int
+    complete: bool
+    formats: dict[RowFormat, int]
+    problems: list[LineProblem]
+    index: RowIndex = field(repr=False)
 
 
 def prepare_dataset(
@@ -36,62 +75,82 @@ def prepare_dataset(
     max_seq_len: int,
     vocab_size: int,
     overlong: Overlong = "error",
+    train_on: TrainOn = "assistant",
+    index: RowIndex | None = None,
+    training: RowIndex | None = None,
     progress: Progress | None = None,
 ) -> DataReport:
     """Tokenize and label the rows of `files` into the folder `out_dir`; replace what was there.
 
     Rows stream through; memory grows by some forty bytes a row. `max_seq_len` is in tokens;
     `vocab_size` is the model's, whose ids end below it;
-    `overlong` says what becomes of longer rows. `progress` gets bytes read and bytes in all, about
+    `overlong` says what becomes of longer rows, `train_on` what of a row is trained. An `index`
+    that is given takes up the rows; give it as `training` with the validation files, and the rows
+    that are in both are counted. `progress` gets bytes read and bytes in all, about
     four times a second; what it raises ends the work and leaves `out_dir` as it was.
     DataProblem when a row cannot be used, or when nothing is left to train on.
     """
-    if not tokenizer.chat_template:
-        raise DataProblem("the model has no chat template, so chat rows have no form it knows")
     with new_dataset(out_dir) as writer:
         account = RowAccount(
-            tokenizer, writer, max_seq_len=max_seq_len, vocab_size=vocab_size, overlong=overlong
+            tokenizer,
+            writer,
+            max_seq_len=max_seq_len,
+            vocab_size=vocab_size,
+            overlong=overlong,
+            train_on=train_on,
+            index=RowIndex() if index is None else index,
         )
         meter = _Meter(files, progress)
         for path in files:
-            account.open_file(path)
-            for number, line in _lines(path):
-                meter.add(len(line))
-                account.take(number, line)
+            with RowFile(path) as file:
+                account.open_file(file)
+                for text in file:
+                    meter.at(file.bytes_read)
+                    account.take(text)
+            meter.end_file(file.size)
         meter.tell()
-        report = account.report()
+        report = account.report(training)
         report.check()
         writer.finish(report.to_dict())
     return report
 
 
-def check_rows(file: Path, *, limit_seconds: float) -> tuple[int, list[LineProblem]]:
-    """Judge rows by their form alone, for at most that long: rows seen and the first 20 problems.
+def check_rows(file: Path, *, limit_seconds: float) -> FormCheck:
+    """Judge rows by their form alone, for at most that long, until 20 problems are found.
 
     Needs no tokenizer. Blank lines are not rows. An empty file is 0 rows and no problem.
+    DataProblem when the file itself cannot be read.
     """
     until = time.monotonic() + limit_seconds
-    num_rows, problems = 0, []
-    for number, line in _lines(file):
-        if line.strip():
-            num_rows += 1
-            row = parse_row(line)
-            if isinstance(row, RowProblem):
-                problems.append(LineProblem(line=number, code=row.code, message=row.message))
-        if len(problems) == MAX_LISTED_PROBLEMS or time.monotonic() > until:
-            break
-    return num_rows, problems
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers; of a line above the limit, enough to see that it is too long."""
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            yield number, line
-            while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-                line = file.readline(MAX_LINE_BYTES + 1)
+    num_rows, complete = 0, True
+    problems: list[LineProblem] = []
+    formats: Counter[RowFormat] = Counter()
+    index = RowIndex()
+    with RowFile(file) as rows:
+        for text in rows:
+            if text.data.strip():
+                num_rows += 1
+                place, row = text.place, parse_row(text.data)
+                if isinstance(row, RowProblem):
+                    problems.append(
+                        LineProblem(
+                            line=place.line, item=place.item, code=row.code, message=row.message
+                        )
+                    )
+                else:
+                    formats[row.format] += 1
+                    index.add(place, orjson.dumps(said(row)))
+            if len(problems) == MAX_LISTED_PROBLEMS or time.monotonic() > until:
+                complete = False
+                break
+    return FormCheck(
+        form=rows.form,
+        num_rows=num_rows,
+        complete=complete,
+        formats=dict(formats),
+        problems=problems,
+        index=index,
+    )
 
 
 class _Meter:
@@ -99,16 +158,21 @@ class _Meter:
 
     def __init__(self, files: Sequence[Path], progress: Progress | None) -> None:
         self._progress = progress
-        self._done = 0
+        self._done = self._here = 0
         self._total = sum(path.stat().st_size for path in files)
         self._next = 0.0
 
-    def add(self, num_bytes: int) -> None:
-        self._done += num_bytes
+    def at(self, num_bytes: int) -> None:
+        """So many bytes of the present file are read."""
+        self._here = num_bytes
         if time.monotonic() >= self._next:
             self.tell()
+
+    def end_file(self, num_bytes: int) -> None:
+        """The present file, of that size, is done with."""
+        self._done, self._here = self._done + num_bytes, 0
 
     def tell(self) -> None:
         self._next = time.monotonic() + PROGRESS_SECONDS
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            self._progress(self._done + self._here, self._total)

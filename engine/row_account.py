@@ -3,16 +3,19 @@
 import hashlib
 import re
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
+from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
 from .data_report import DataReport, Overlong, Place, Tally, length_histogram
-from .rows import Conversation, RowProblem, parse_row
+from .labels import TrainOn, render_row
+from .row_files import RowFile, RowText
+from .row_index import RowIndex
+from .row_types import PlainText, Row, RowFormat, RowProblem
+from .rows import parse_row
 from .token_files import TokenWriter
 
 MAX_OVERLONG_ROWS = 100
@@ -30,42 +33,43 @@ class RowAccount:
         max_seq_len: int,
         vocab_size: int,
         overlong: Overlong,
+        train_on: TrainOn,
+        index: RowIndex,
     ) -> None:
         self._tokenizer = tokenizer
         self._writer = writer
         self._max_seq_len = max_seq_len
         self._vocab_size = vocab_size
         self._overlong: Overlong = overlong
+        self._train_on: TrainOn = train_on
+        self._index = index  # of kept rows, by tokens and labels
         self._control = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
-        self._files: list[tuple[Path, Any]] = []
+        self._files: list[RowFile] = []
+        self._formats: Counter[RowFormat] = Counter()
         self._num_rows = self._num_blank = self._num_trained = 0
         self._problems: dict[str, Tally] = defaultdict(Tally)
         self._notes: dict[str, Tally] = defaultdict(Tally)
         self._lengths = array("q")  # of every row that renders, before it is fitted
-        self._places = array("q")  # of kept rows: file and line, in pairs
-        self._hashes = array("Q")  # of kept rows
         self._overlong_rows: list[tuple[Place, int]] = []
         self._preview: list[list[dict[str, Any]]] = []
 
-    def open_file(self, path: Path) -> None:
-        """The lines that follow are of this file."""
-        self._files.append((path, hashlib.sha256()))
+    def open_file(self, file: RowFile) -> None:
+        """The rows that follow are of this file."""
+        self._files.append(file)
 
-    def take(self, number: int, line: bytes) -> None:
-        """Judge one line, counted from 1; write the row when it can be used."""
-        path, digest = self._files[-1]
-        digest.update(line)
-        if not line.strip():
+    def take(self, text: RowText) -> None:
+        """Judge one line or item; write the row when it can be used."""
+        if not text.data.strip():
             self._num_blank += 1
             return
         self._num_rows += 1
-        place = Place(file=path.name, line=number)
-        row = parse_row(line)
+        place, row = text.place, parse_row(text.data)
         if isinstance(row, RowProblem):
             self._problems[row.code].add(place, row.message)
             return
+        self._formats[row.format] += 1
         try:
-            example = render(self._tokenizer, row)
+            example = render_row(self._tokenizer, row, train_on=self._train_on)
         except RenderProblem as problem:
             self._problems[problem.code].add(place, str(problem))
             return
@@ -85,13 +89,13 @@ class RowAccount:
             f"{self._vocab_size - 1}; use the tokenizer that the model was trained with"
         )
 
-    def _note_oddities(self, place: Place, row: Conversation) -> None:
+    def _note_oddities(self, place: Place, row: Row) -> None:
         if row.ignored_keys:
             self._notes["ignored_keys"].add(place, ", ".join(row.ignored_keys))
-        for i, message in enumerate(row.messages):
-            found = self._control.search(message.content or "")
+        for where, content in _contents(row):
+            found = self._control.search(content)
             if found:
-                said = f"messages[{i}] holds {found[0]!r}, which the model reads as a control token"
+                said = f"{where} holds {found[0]!r}, which the model reads as a control token"
                 self._notes["control_token_text"].add(place, said)
                 return
 
@@ -125,10 +129,8 @@ class RowAccount:
         trained = [label != NOT_TRAINED for label in example.labels]
         self._writer.append(example.ids, trained)
         self._num_trained += _num_predicted(example)
-        self._places.extend((len(self._files) - 1, place.line))
-        row = np.asarray([example.ids, example.labels], dtype=np.int64).tobytes()
-        digest = hashlib.blake2b(row, digest_size=8).digest()
-        self._hashes.append(int.from_bytes(digest, "little"))
+        row = np.asarray([example.ids, example.labels], dtype=np.int64)
+        self._index.add(place, row.tobytes())
         if len(self._preview) < PREVIEW_ROWS:
             self._preview.append(self._pieces(example, trained))
 
@@ -140,19 +142,19 @@ class RowAccount:
             pieces.append({"text": text, "trained": flag})
         return pieces
 
-    def report(self) -> DataReport:
-        """The account of all lines taken so far."""
+    def report(self, training: RowIndex | None) -> DataReport:
+        """The account of all rows taken so far; `training` holds rows that should not recur."""
         lengths = np.diff(np.asarray(self._writer.offsets))
+        same = {"duplicate": self._index.duplicates()}
+        if training is not None:
+            same["in_training"] = self._index.found_in(training)
         return DataReport(
-            files=tuple(
-                {"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-                for path, digest in self._files
-            ),
+            files=tuple(file.describe() for file in self._files),
             rows=self._num_rows,
             kept=len(lengths),
             blank_lines=self._num_blank,
             problems=dict(self._problems),
-            notes={**self._notes, **self._duplicates()},
+            notes=dict(self._notes) | {code: tally for code, tally in same.items() if tally.count},
             tokens=int(lengths.sum()),
             trained_tokens=self._num_trained,
             longest=int(lengths.max(initial=0)),
@@ -161,22 +163,30 @@ class RowAccount:
             histogram=length_histogram(self._lengths),
             overlong_rows=tuple(self._overlong_rows),
             preview=tuple(self._preview),
+            formats=dict(self._formats),
+            numerics=self._numerics(),
         )
 
-    def _duplicates(self) -> dict[str, Tally]:
-        """Rows that repeat an earlier one, by 64-bit hashes of their tokens and labels."""
-        _, firsts, inverse = np.unique(
-            np.asarray(self._hashes, dtype=np.uint64), return_index=True, return_inverse=True
-        )
-        first_of_row = firsts[inverse]
-        tally = Tally()
-        for i in np.flatnonzero(first_of_row != np.arange(len(first_of_row))).tolist():
-            tally.add(self._place(i), f"the same as {self._place(first_of_row[i])}")
-        return {"duplicate": tally} if tally.count else {}
+    def _numerics(self) -> dict[str, Any]:
+        """What decides tokens and labels, beside the rows and the tokenizer's merges."""
+        template = self._tokenizer.chat_template
+        digest = hashlib.sha256(str(template).encode()).hexdigest() if template else None
+        return {
+            "train_on": self._train_on,
+            "max_seq_len": self._max_seq_len,
+            "overlong": self._overlong,
+            "vocab_size": self._vocab_size,
+            "end_token": self._tokenizer.eos_token_id,
+            "chat_template_sha256": digest,
+        }
 
-    def _place(self, row: int) -> Place:
-        file, line = self._places[2 * row : 2 * row + 2]
-        return Place(file=self._files[file][0].name, line=line)
+
+def _contents(row: Row) -> list[tuple[str, str]]:
+    """The texts of a row, each with its name."""
+    if isinstance(row, PlainText):
+        text = "text" if row.prompt is None else "completion"
+        return [("prompt", row.prompt or ""), (text, row.completion)]
+    return [(f"messages[{i}]", message.content or "") for i, message in enumerate(row.messages)]
 
 
 def _num_predicted(example: Example) -> int:

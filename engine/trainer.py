@@ -232,11 +232,11 @@ class Trainer:
         if not every or step == 0 or step % every or step == self.total_steps:
             return
         target = self.run_dir / "checkpoints" / f"step-{step}"
-        if target.exists():
-            return
         self._commit()
-        self.emit(RunEvent(type="phase", message="writing a checkpoint", step=step))
-        self.save(target)
+        if not target.exists():
+            self.emit(RunEvent(type="phase", message="writing a checkpoint", step=step))
+            self.save(target)
+        # Also for one that is there: who wrote it may have died before it could say so.
         self.emit(
             RunEvent(
                 type="checkpoint",
@@ -262,6 +262,8 @@ class Trainer:
 
     def _drop_old_checkpoints(self) -> None:
         folder = self.run_dir / "checkpoints"
+        for left in folder.glob(".step-*.removed"):  # by a run that died while it removed it
+            shutil.rmtree(left)
         steps = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
         for step in steps[: -self.config.keep_last]:
             remove_tree(folder / f"step-{step}")

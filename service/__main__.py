@@ -20,6 +20,15 @@ def main(arguments: list[str] | None = None) -> None:
         code = error.code if isinstance(error, CliError) else _daemon_code(error)
         report_error(str(error), code=code, as_json=as_json)
         sys.exit(code)
+    except OSError as error:  # of a path or a drive that the user named
+        report_error(describe_os_error(error), code=Exit.FAILED, as_json=as_json)
+        sys.exit(Exit.FAILED)
+
+
+def describe_os_error(error: OSError) -> str:
+    """The system's word for it, after the path that it is about when that is known."""
+    said = error.strerror or str(error)
+    return said if error.filename is None else f"{error.filename}: {said}"
 
 
 def _daemon_code(error: DaemonError) -> Exit:

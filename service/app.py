@@ -25,6 +25,7 @@ from .routes import files as file_routes
 from .routes import uploads as upload_routes
 from .schemas import refusal
 from .status import product_version
+from .status_feed import StatusFeed
 from .uploads import Uploads
 
 EXPIRY_SECONDS = 60
@@ -53,8 +54,10 @@ def create_app(daemon: Daemon) -> FastAPI:
     app.state.metrics = Metrics(daemon)
     app.state.creation = Creation(daemon)
     app.state.uploads = Uploads(daemon)
+    app.state.status_feed = StatusFeed(daemon)
     for routes in (file_routes, upload_routes, jobs, events, models, probes):
         app.include_router(routes.router)
+    app.include_router(events.box_router)
     app.add_middleware(Gate, tokens=app.state.tokens)
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(IllegalMove, _refuse_move)

@@ -20,6 +20,7 @@ from .errors import ApiError
 from .whole_file import write_whole
 
 PREFIX = "hr_"
+UNKNOWN_TOKEN = "invalid_api_key"  # the word of the OpenAI API
 SHOWN_CHARS = 8  # of a token, in lists
 
 
@@ -86,7 +87,7 @@ def check(tokens: Tokens, headers: Mapping[str, str]) -> None:
         message = "No token was given. Send it as `Authorization: Bearer …`."
         raise ApiError(401, message, code="missing_token")
     if not tokens.admits(given):
-        raise ApiError(401, "The token is not known here.", code="invalid_api_key")
+        raise ApiError(401, "The token is not known here.", code=UNKNOWN_TOKEN)
 
 
 def first_token(tokens: Tokens, host: str, token_path: Path) -> bool:

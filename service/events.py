@@ -51,6 +51,7 @@ class Hub:
         self._lock = Lock()
         self._viewers: dict[str, set[Viewer]] = {}
         self._listeners: list[Callable[[EventRecord], None]] = []
+        self._telemetry: tuple[str, dict[str, Any]] | None = None  # one job runs at a time
 
     def add_listener(self, listener: Callable[[EventRecord], None]) -> None:
         """Call `listener` with every event, on the thread that publishes; it must not block."""
@@ -64,7 +65,13 @@ class Hub:
 
     def publish_telemetry(self, job_id: str, data: dict[str, Any]) -> None:
         """Hand the newest numbers of a job to its viewers; older ones may never be seen."""
+        self._telemetry = (job_id, data)
         self._offer(job_id, data)
+
+    def telemetry(self, job_id: str) -> dict[str, Any] | None:
+        """The newest numbers of a job that runs; None before the first."""
+        newest = self._telemetry
+        return newest[1] if newest and newest[0] == job_id else None
 
     @contextmanager
     def view(self, job_id: str) -> Iterator[Viewer]:

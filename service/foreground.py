@@ -32,6 +32,8 @@ from .site import Site, probe_volumes
 
 Emit = Callable[[RunEvent], None]
 
+MODEL_SUFFIXES = (".safetensors", ".gguf", ".json", ".jinja")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreground:
@@ -126,16 +128,30 @@ def find_file(name: str, param: str, beside: Path | None) -> Path:
 
 
 def job_name(asked: Mapping[str, Any], sources: Sources, site: Site) -> str:
-    """A name that is the same for the same request, files and place; budgets may differ."""
+    """A name that is the same for the same request, files and place; budgets may differ.
+
+    Data count by their content, the model's files by name, size and time of change: another model
+    in the same place is another job.
+    """
     digest = hashlib.sha256()
     fixed = {name: value for name, value in asked.items() if not name.endswith("_bytes")}
     place = [str(sources.model_dir.resolve()), site.device, list(site.volumes)]
-    digest.update(json.dumps([fixed, place], sort_keys=True).encode())
+    stamps = list(model_stamps(sources.model_dir))
+    digest.update(json.dumps([fixed, place, stamps], sort_keys=True).encode())
     for path in (sources.training_file, sources.validation_file):
         if path is not None:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"job-{digest.hexdigest()[:16]}"
+
+
+def model_stamps(model: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, bytes and time of change of the files that make a model what it is, by name."""
+    files = [model] if model.is_file() else sorted(model.iterdir()) if model.is_dir() else []
+    for path in files:
+        if path.suffix in MODEL_SUFFIXES and path.is_file():
+            found = path.stat()
+            yield path.name, found.st_size, found.st_mtime_ns
 
 
 def prepare(

@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import auth
+from .attempts import FailedAttempts
 from .errors import ApiError
 from .logs import get_logger
 
@@ -32,6 +34,7 @@ class Gate:
     def __init__(self, app: ASGIApp, *, tokens: auth.Tokens) -> None:
         self._app = app
         self._tokens = tokens
+        self._failed = FailedAttempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it here."""
@@ -76,7 +79,9 @@ class Gate:
             if not UPLOAD_PATHS.fullmatch(scope["path"]):
                 receive = _limited(receive, headers)
         except ApiError as e:
-            await _answer(e)(scope, receive, send)
+            guessed = e.code == auth.UNKNOWN_TOKEN
+            wait = self._failed.count(_address(scope)) if guessed else 0
+            await (_slow_down(e, wait) if wait else _answer(e))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -101,12 +106,24 @@ def _limited(receive: Receive, headers: Headers) -> Receive:
 
 def _may_scrape(scope: Scope) -> bool:
     """Whether this is a scrape of the metrics from this machine."""
+    return scope["path"] == "/metrics" and auth.is_loopback(_address(scope))
+
+
+def _address(scope: Scope) -> str:
+    """Where a request comes from; nothing when the server cannot tell."""
     client: tuple[str, int] | None = scope.get("client")
-    return scope["path"] == "/metrics" and client is not None and auth.is_loopback(client[0])
+    return client[0] if client else ""
 
 
-def _answer(error: ApiError) -> Callable[..., Any]:
-    return JSONResponse(error.envelope(), error.status)
+def _answer(error: ApiError, headers: dict[str, str] | None = None) -> Callable[..., Any]:
+    return JSONResponse(error.envelope(), error.status, headers)
+
+
+def _slow_down(refused: ApiError, wait: float) -> Callable[..., Any]:
+    """The 429 for one failed attempt too many. Clients are told not to repeat it by themselves."""
+    message = f"{refused.message} There were too many such attempts from this address."
+    error = ApiError(429, message, code="too_many_failed_attempts", hint="Check the token.")
+    return _answer(error, {"retry-after": str(ceil(wait)), "x-should-retry": "false"})
 
 
 _TOO_LONG = f"The body is longer than {MAX_BODY_BYTES} bytes; send large data as a file."

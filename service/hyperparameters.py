@@ -47,6 +47,7 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "max_steps": asked.get("max_steps"),
         "max_seq_len": asked.get("max_seq_len") or max_positions,
         "overlong": asked.get("overlong") or "error",
+        "train_on": asked.get("train_on") or "assistant",
         "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
         "checkpoint_every": asked.get("checkpoint_every"),

@@ -195,4 +195,5 @@ def prepare_request(
         config=train_values(body, settled, seed=body["seed"], site=site),
         box=asdict(site.box()),
         after_seq=after_seq,
+        train_on=settled.get("train_on", "assistant"),  # jobs from before there was a choice
     )

@@ -11,6 +11,7 @@ from headrace.engine import (
     Box,
     DataProblem,
     DataReport,
+    RowIndex,
     RunEvent,
     TrainConfig,
     fit_microbatch_rows,
@@ -46,6 +47,7 @@ class PrepareRequest:
     config: dict[str, Any]
     box: dict[str, Any]
     after_seq: int = 0
+    train_on: str = "assistant"
 
     def write(self) -> None:
         """Leave it where the child finds it, and take away what an earlier try has left."""
@@ -78,7 +80,10 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
         tokenizer = load_tokenizer(assets)
         spec = read_model_spec(Path(request.model_dir))
 
+    training = RowIndex()
+
     def tokenize(file: str, param: str, target: Path) -> DataReport:
+        first = param == "training_file"
         emit(RunEvent(type="phase", message="tokenizing"))
         with _blaming(param):
             report = prepare_dataset(
@@ -88,8 +93,13 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
                 max_seq_len=request.max_seq_len,
                 vocab_size=spec.vocab_size,
                 overlong=request.overlong,  # type: ignore[arg-type]
+                train_on=request.train_on,  # type: ignore[arg-type]
+                index=training if first else None,
+                training=None if first else training,
             )
         emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))
+        for warning in report.warnings:
+            emit(RunEvent(type="message", level="warn", message=f"{param}: {warning}"))
         return report
 
     reports = [tokenize(request.training_file, "training_file", job_dir / "dataset")]
@@ -126,8 +136,10 @@ def _fit(config: TrainConfig, spec: Any, box: Box, longest: int, emit: Emit) -> 
 def describe(param: str, report: DataReport) -> str:
     """A data report in a sentence."""
     dropped = f", {report.rows - report.kept} left out" if report.rows > report.kept else ""
+    counts = report.formats.items()
+    formats = ", ".join(f"{count} of {name}" if len(counts) > 1 else name for name, count in counts)
     return (
-        f"{param}: {report.kept} rows{dropped}, {report.tokens} tokens, of which "
+        f"{param}: {report.kept} rows ({formats}){dropped}, {report.tokens} tokens, of which "
         f"{report.trained_tokens} are trained on; the longest row has {report.longest}"
     )
 

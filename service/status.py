@@ -33,5 +33,6 @@ def daemon_status(daemon: Daemon) -> dict[str, Any]:
             for i, job in enumerate(journal.queue(), start=1)
         ],
         "running": job_object(running[0]) if running else None,
+        "telemetry": daemon.hub.telemetry(running[0].id) if running else None,
         "viewers": daemon.hub.num_viewers,
     } | daemon.status()

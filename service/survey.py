@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.engine import check_rows
+from headrace.engine import DataProblem, RowFile, check_rows
 
 from .errors import ApiError
 
@@ -29,9 +29,14 @@ class Survey:
 
 def survey_file(path: Path, *, param: str, name: str) -> Survey:
     """Look at the file for a second or two. ApiError with line numbers for rows of no use."""
-    _, problems = check_rows(path, limit_seconds=SECONDS)
+    try:
+        problems = check_rows(path, limit_seconds=SECONDS).problems
+        found = count_rows(path, limit_seconds=SECONDS)
+    except DataProblem as e:
+        said = str(e).replace(path.name, name)
+        raise ApiError(400, f"{said}.", param=param, code="invalid_training_data") from e
     if problems:
-        shown = "; ".join(f"line {p.line}: {p.message}" for p in problems[:MAX_SHOWN])
+        shown = "; ".join(str(problem) for problem in problems[:MAX_SHOWN])
         more = f" (the first {MAX_SHOWN} shown)" if len(problems) > MAX_SHOWN else ""
         raise ApiError(
             400,
@@ -40,7 +45,6 @@ def survey_file(path: Path, *, param: str, name: str) -> Survey:
             code="invalid_training_data",
             hint="Correct or remove these rows; none is left out in silence.",
         )
-    found = count_rows(path, limit_seconds=SECONDS)
     if found.num_rows == 0:
         message = f"{param} {name} has no rows; wanted one JSON object a line."
         raise ApiError(400, message, param=param, code="empty_training_file")
@@ -48,18 +52,18 @@ def survey_file(path: Path, *, param: str, name: str) -> Survey:
 
 
 def count_rows(path: Path, *, limit_seconds: float) -> Survey:
-    """Count the lines that are not blank; after that time, estimate from what was seen."""
+    """Count the rows that are not blank; after that time, estimate from what was seen.
+
+    DataProblem when the file cannot be read.
+    """
     until = time.monotonic() + limit_seconds
-    size = path.stat().st_size
-    rows = seen_bytes = longest = 0
-    with path.open("rb") as file:
-        for line in file:
-            seen_bytes += len(line)
-            if line.strip():
+    rows = longest = 0
+    with RowFile(path) as file:
+        for text in file:
+            if text.data.strip():
                 rows += 1
-                longest = max(longest, len(line))
+                longest = max(longest, len(text.data))
             if rows % 1024 == 1023 and time.monotonic() > until:
-                break
-    if seen_bytes < size:
-        return Survey(num_rows=rows * size // seen_bytes, longest_bytes=longest, is_estimate=True)
+                guess = round(rows / file.share_taken)
+                return Survey(num_rows=guess, longest_bytes=longest, is_estimate=True)
     return Survey(num_rows=rows, longest_bytes=longest, is_estimate=False)

@@ -25,10 +25,10 @@ from typing import Any
 import openai
 
 CHAT = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "It is."}]
-ROWS = (json.dumps({"messages": CHAT}) + "\n").encode() * 24
+ROWS = (json.dumps({"messages": CHAT}) + "\n").encode() * 200
 FILE: Any = ("rows.jsonl", ROWS)
 STEPS = 45
-ENDLESS_STEPS = 1_000_000
+LONG_STEPS = 10_000  # all that 200 rows have in 50 epochs: more than any point waits for
 SECONDS = 120
 
 
@@ -61,7 +61,7 @@ class World:
         """The jobs of the client."""
         return self.client.fine_tuning.jobs
 
-    def create(self, steps: int = ENDLESS_STEPS, **more: Any) -> Any:
+    def create(self, steps: int = LONG_STEPS, **more: Any) -> Any:
         """A job of so many steps."""
         hyperparameters: dict[str, Any] = {"max_steps": steps, "n_epochs": 50, "batch_size": 1}
         if steps == STEPS:
@@ -313,7 +313,7 @@ def the_asynchronous_client_works_too(world: World) -> None:
     async def use() -> None:
         client: Any = openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key=world.token)
         async with client:
-            what = {"mime_type": "application/jsonl", "purpose": "fine-tune", "part_size": 999}
+            what = {"mime_type": "application/jsonl", "purpose": "fine-tune", "part_size": 9999}
             done = await client.uploads.upload_file_chunked(
                 file=ROWS, filename="rows.jsonl", bytes=len(ROWS), **what
             )

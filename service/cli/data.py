@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -10,75 +10,112 @@ from rich.text import Text
 from .options import Json
 from .output import CliError, Exit, console, print_json
 
+if TYPE_CHECKING:
+    from headrace.engine import FormCheck
+
 CHECK_SECONDS = 600.0
+TrainOn = Literal["assistant", "last_assistant", "all"]
+Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="JSONL, one chat conversation a line.")],
+    file: Annotated[Path, typer.Argument(help="Rows: JSONL or one JSON array, plain or gzip.")],
+    valid: Annotated[
+        Path | None, typer.Option(help="Validation rows: checked too, and for rows in both.")
+    ] = None,
     model: Annotated[
         Path | None, typer.Option(help="A model's directory: count tokens and labels with it.")
     ] = None,
     max_seq_len: Annotated[int, typer.Option(help="Longer rows are reported.")] = 2048,
+    overlong: Annotated[Overlong, typer.Option(help="What becomes of longer rows.")] = "error",
+    train_on: Annotated[TrainOn, typer.Option(help="What of a row is trained.")] = "assistant",
     as_json: Json = False,
 ) -> None:
     """Check every row; with --model also its tokens and what would be trained. 1 if any is bad."""
-    if not file.is_file():
-        raise CliError(f"{file} is not a file")
-    report = check_rows_of(file) if model is None else prepare_report(file, model, max_seq_len)
+    for path in (file, valid):
+        if path is not None and not path.is_file():
+            raise CliError(f"{path} is not a file")
+    if model is None:
+        report = check_forms(file, valid)
+    else:
+        how = {"max_seq_len": max_seq_len, "overlong": overlong, "train_on": train_on}
+        report = prepare_reports(file, valid, model, **how)
     if as_json:
         print_json(report)
     else:
         _show(report)
-    raise typer.Exit(Exit.FAILED if report["problems"] else Exit.OK)
+    bad = report["problems"] or report.get("validation", {}).get("problems")
+    raise typer.Exit(Exit.FAILED if bad else Exit.OK)
 
 
-def check_rows_of(file: Path) -> dict[str, Any]:
-    """The rows without a tokenizer: how many were seen, and the first things wrong with them."""
-    from headrace.engine import check_rows
+def check_forms(file: Path, valid: Path | None) -> dict[str, Any]:
+    """The rows without a tokenizer: formats, twins, and the first things wrong with them."""
+    from headrace.engine import DataProblem, check_rows
 
-    rows, found = check_rows(file, limit_seconds=CHECK_SECONDS)
-    problems = [f"line {problem.line}: {problem.message}" for problem in found]
-    return {"rows_seen": rows, "problems": problems if rows else ["there is no row in it"]}
+    try:
+        training = check_rows(file, limit_seconds=CHECK_SECONDS)
+        report = _form_report(training)
+        if valid is not None:
+            held_out = check_rows(valid, limit_seconds=CHECK_SECONDS)
+            report["validation"] = _form_report(held_out)
+            leaked = held_out.index.found_in(training.index)
+            report["validation"] |= {"in_training": leaked.count, "warnings": leaked.examples}
+    except DataProblem as error:
+        return {"problems": [str(error)]}
+    return report
 
 
-def prepare_report(file: Path, model: Path, max_seq_len: int) -> dict[str, Any]:
-    """The data report that a job with this model would start from; its files are thrown away."""
-    from headrace.engine import (
-        DataProblem,
-        ModelError,
-        load_tokenizer,
-        prepare_dataset,
-        prepare_model,
-        read_model_spec,
-    )
+def _form_report(found: "FormCheck") -> dict[str, Any]:
+    problems = [str(problem) for problem in found.problems]
+    return {
+        "form": found.form,
+        "formats": found.formats,
+        "rows_seen": found.num_rows,
+        "complete": found.complete,
+        "duplicates": found.index.duplicates().count,
+        "problems": problems if found.num_rows else ["there is no row in it"],
+    }
+
+
+def prepare_reports(file: Path, valid: Path | None, model: Path, **how: Any) -> dict[str, Any]:
+    """The data reports that a job with this model would start from; its files are thrown away."""
+    from headrace.engine import ModelError, RowIndex, load_tokenizer, prepare_model, read_model_spec
 
     with tempfile.TemporaryDirectory(prefix="headrace-data-") as directory:
         try:
-            vocab_size = read_model_spec(model).vocab_size
-            tokenizer = load_tokenizer(prepare_model(model, Path(directory, "model")))
-            report = prepare_dataset(
-                [file],
-                tokenizer=tokenizer,
-                out_dir=Path(directory, "rows"),
-                max_seq_len=max_seq_len,
-                vocab_size=vocab_size,
-            )
+            how["vocab_size"] = read_model_spec(model).vocab_size
+            how["tokenizer"] = load_tokenizer(prepare_model(model, Path(directory, "model")))
         except ModelError as error:
             raise CliError(str(error), Exit.REFUSED) from error
-        except DataProblem as error:
-            found = error.report.to_dict() if error.report else {}
-            return {**found, "problems": [str(error)]}
-    return {**report.to_dict(), "problems": []}
+        how["out_dir"] = Path(directory, "rows")
+        training = RowIndex()
+        report = _prepare(file, index=training, **how)
+        if valid is not None:
+            report["validation"] = _prepare(valid, training=training, **how)
+        return report
+
+
+def _prepare(file: Path, **how: Any) -> dict[str, Any]:
+    from headrace.engine import DataProblem, prepare_dataset
+
+    try:
+        return {**prepare_dataset([file], **how).to_dict(), "problems": []}
+    except DataProblem as error:
+        found = error.report.to_dict() if error.report else {}
+        return {**found, "problems": [str(error)]}
 
 
 def _show(report: dict[str, Any]) -> None:
     """The report line by line; of the rows shown, what is trained is green."""
     out = console()
     for name, value in report.items():
-        if name != "preview":
+        if name not in ("preview", "validation"):
             out.print(f"{name}: {_shown(value)}", markup=False)
     for row in report.get("preview", ()):
         out.print(Text.assemble(*((s["text"], "green" if s["trained"] else "dim") for s in row)))
+    if "validation" in report:
+        out.print("validation rows:")
+        _show(report["validation"])
 
 
 def _shown(value: Any) -> str:

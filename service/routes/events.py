@@ -1,10 +1,10 @@
-"""/v1/fine_tuning/jobs/{id}/events: the pages of the past, and the live stream."""
+"""/v1/fine_tuning/jobs/{id}/events: the pages of the past, and the live streams of job and box."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
@@ -16,9 +16,11 @@ from ..events import ends, follow
 from ..jobs import EventRecord
 from ..logs import get_logger
 from ..shapes import event_object, job_object, page
+from ..status_feed import StatusFeed
 from .common import After, Limit, TheDaemon, require_job, unknown_after
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
+box_router = APIRouter(tags=["status"])
 
 PING_SECONDS = 10
 SEND_TIMEOUT_SECONDS = 30  # a viewer that takes nothing for so long is dropped
@@ -59,6 +61,16 @@ async def stream(
     return Stream(_tell(daemon, job_id, seen), ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
 
 
+@box_router.get("/status/stream", response_model=None)
+async def stream_status(request: Request) -> Response:
+    """The status as server-sent events: a `snapshot`, then `status` when it is another one.
+
+    At most one a second; each says all, so that there is nothing to resume.
+    """
+    feed: StatusFeed = request.app.state.status_feed
+    return Stream(_tell_status(feed), ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
+
+
 class Stream(EventSourceResponse):
     """A stream that lets go of a viewer that does not take what it is sent."""
 
@@ -89,6 +101,13 @@ async def _tell(daemon: Daemon, job_id: str, seen: int | None) -> AsyncIterator[
                 else:
                     yield _event("tier", {"data": item}, None)
         yield _event("done", await journal.call(_job_object, daemon, job_id), None)
+
+
+async def _tell_status(feed: StatusFeed) -> AsyncIterator[ServerSentEvent]:
+    name = "snapshot"
+    async for status in feed.follow():
+        yield _event(name, status, None)
+        name = "status"
 
 
 def _job_object(daemon: Daemon, job_id: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The whole line: real daemon, `openai` client, SIGKILL, resume, export, plain transformers."""
 
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -177,6 +179,32 @@ def test_checkpoints_and_result_file_are_listed(
     assert [c.step_number for c in api.fine_tuning.jobs.checkpoints.list(job.id)] == [10]
     table = api.files.content(job.result_files[0]).text.splitlines()
     assert table[0].startswith("step,train_loss") and len(table) >= STEPS
+
+
+def test_packed_rows_of_several_formats_train_and_what_leaks_is_told(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    rows = [{"prompt": "Which gate?", "completion": "North."}, {"text": "Water runs."}]
+    rows += [{"instruction": "Name a gate.", "output": "South."}]
+    (tmp_path / "rows").write_bytes(gzip.compress(json.dumps(rows).encode()))
+    (tmp_path / "held_out").write_text(json.dumps(rows[2]))
+    api = api_of(daemon)
+    ids = [api.files.create(file=tmp_path / name, purpose="fine-tune").id
+           for name in ("rows", "held_out")]  # fmt: skip
+    hyperparameters: Any = {"max_steps": 1, "train_on": "all"}
+    method: Any = {"type": "supervised", "supervised": {"hyperparameters": hyperparameters}}
+    made = api.fine_tuning.jobs.create(
+        model="tiny", training_file=ids[0], validation_file=ids[1], method=method
+    )
+    job = finish(api, made.id)
+    assert job.method.supervised.hyperparameters.train_on == "all"
+    events = list(api.fine_tuning.jobs.list_events(job.id))
+    (warning,) = [event.message for event in events if event.level == "warn"]
+    assert "1 of 1 rows are in the training data too" in warning
+    (told,) = [event for event in events if event.message.startswith("training_file: 3 rows")]
+    report: Any = told.data
+    assert report["formats"] == {"prompt/completion": 1, "text": 1, "alpaca": 1}
+    assert report["trained_tokens"] == report["tokens"] - 3
 
 
 def test_job_of_a_killed_daemon_ends_with_the_same_weights(

@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from headrace.engine.chat import NOT_TRAINED, Example, RenderProblem, render
-from headrace.engine.rows import Conversation, parse_row
+from headrace.engine.row_types import Conversation
+from headrace.engine.rows import parse_row
 from tiny import CHAT_TEMPLATE, make_tokenizer
 
 SYSTEM = {"role": "system", "content": "Answer in one word."}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from headrace.engine.chat import render
 from headrace.engine.demo_data import DemoData, write_demo_data
-from headrace.engine.rows import Conversation, parse_row
+from headrace.engine.row_types import Conversation
+from headrace.engine.rows import parse_row
 from tiny import make_tokenizer
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.engine import prepare
 from headrace.engine.data import TokenDataset
 from headrace.engine.data_report import DataProblem, DataReport
-from headrace.engine.prepare import check_rows, prepare_dataset
+from headrace.engine.prepare import RowIndex, check_rows, prepare_dataset
 from tiny import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -91,7 +90,8 @@ def test_several_files_are_one_data_set_in_order(tmp_path: Path) -> None:
     assert "Two." in TOKENIZER.decode(dataset.row(1)[0])
     for entry, file in zip(report.files, files, strict=True):
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        assert entry == {"name": file.name, "bytes": file.stat().st_size, "sha256": digest}
+        size = file.stat().st_size
+        assert entry == {"name": file.name, "bytes": size, "sha256": digest, "form": "JSONL"}
 
 
 def test_blank_lines_are_no_rows_but_are_counted(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_a_new_preparation_replaces_the_old(tmp_path: Path) -> None:
 
 def test_the_form_is_checked_without_a_tokenizer(tmp_path: Path) -> None:
     file = write(tmp_path / "train.jsonl", row("One."), "", "{", row("Two."), "[]")
-    num_rows, problems = check_rows(file, limit_seconds=10)
-    assert num_rows == 4
-    assert [(found.line, found.code) for found in problems] == [
+    check = check_rows(file, limit_seconds=10)
+    assert check.num_rows == 4 and check.complete and check.formats == {"messages": 2}
+    assert [(found.line, found.code) for found in check.problems] == [
         (3, "invalid_json"),
         (5, "not_an_object"),
     ]
@@ -253,17 +253,68 @@ def test_the_form_is_checked_without_a_tokenizer(tmp_path: Path) -> None:
 
 def test_the_check_of_the_form_stops_in_time_and_after_20_problems(tmp_path: Path) -> None:
     file = write(tmp_path / "train.jsonl", *[row("One.")] * 1000)
-    assert check_rows(file, limit_seconds=0)[0] == 1
+    assert check_rows(file, limit_seconds=0).num_rows == 1
     write(file, *["{"] * 100)
-    num_rows, problems = check_rows(file, limit_seconds=10)
-    assert num_rows == len(problems) == 20
+    check = check_rows(file, limit_seconds=10)
+    assert check.num_rows == len(check.problems) == 20 and not check.complete
 
 
 def test_a_line_above_the_limit_is_one_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "MAX_LINE_BYTES", 300)
+    monkeypatch.setattr("headrace.engine.row_files.MAX_LINE_BYTES", 300)
     monkeypatch.setattr("headrace.engine.rows.MAX_LINE_BYTES", 300)
     file = write(tmp_path / "train.jsonl", row("One."), row("x" * 2000), row("Two."))
-    num_rows, (found,) = check_rows(file, limit_seconds=10)
-    assert (num_rows, found.line, found.code) == (3, 2, "line_too_long")
+    check = check_rows(file, limit_seconds=10)
+    (found,) = check.problems
+    assert (check.num_rows, found.line, found.code) == (3, 2, "line_too_long")
+
+
+def test_a_file_that_mixes_formats_is_taken_and_counted_by_format(tmp_path: Path) -> None:
+    completion = json.dumps({"prompt": "Why?", "completion": "One."})
+    report, dataset = prepared(tmp_path, row("One."), completion, json.dumps({"text": "Water."}))
+    assert report.formats == {"messages": 1, "prompt/completion": 1, "text": 1}
+    assert report.duplicates == 1, "a completion is the assistant's turn"
+    assert dataset.num_rows == 3
+
+
+def test_the_report_says_what_decided_the_labels(tmp_path: Path) -> None:
+    report, few = prepared(tmp_path, row("One."))
+    assert report.numerics["train_on"] == "assistant" and report.numerics["max_seq_len"] == 200
+    assert report.numerics["end_token"] == TOKENIZER.eos_token_id
+    report, all_of_it = prepared(tmp_path, row("One."), train_on="all")
+    assert report.numerics["train_on"] == "all"
+    assert all_of_it.num_trained_tokens == all_of_it.num_tokens - 1 > few.num_trained_tokens
+
+
+def test_validation_rows_that_are_trained_on_are_counted_and_warned_of(tmp_path: Path) -> None:
+    training = RowIndex()
+    report, _ = prepared(tmp_path, row("A."), row("B."), row("C."), index=training)
+    assert report.warnings == ()
+    report, _ = prepared(tmp_path, row("D."), row("C.", id=7), row("A."), training=training)
+    assert report.notes["in_training"].count == 2
+    assert [place.line for place in report.notes["in_training"].places] == [2, 3]
+    (warning,) = report.warnings
+    assert warning.startswith("2 of 3 rows are in the training data too")
+    assert "train.jsonl, line 2: the same as train.jsonl, line 3 of the training data" in warning
+    assert report.to_dict()["warnings"] == report.warnings
+
+
+def test_problems_in_an_array_are_named_by_item(tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text("[" + row("One.") + ",\n {}," + row("Two.") + "]")
+    with pytest.raises(DataProblem, match=r"train.jsonl, line 2 \(item 2\): the row's format"):
+        prepare_dataset(
+            [file], tokenizer=TOKENIZER, out_dir=tmp_path / "out", max_seq_len=99, vocab_size=384
+        )
+
+
+def test_rows_that_say_the_same_in_another_format_are_found_without_a_tokenizer(
+    tmp_path: Path,
+) -> None:
+    turns = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "One."}]
+    same = [row("One."), json.dumps({"prompt": "Why?", "completion": "One."})]
+    same += [json.dumps({"instruction": "Why?", "output": "One.", "id": 3})]
+    same += [json.dumps({"conversations": turns})]
+    check = check_rows(write(tmp_path / "train.jsonl", *same, row("Two.")), limit_seconds=10)
+    assert check.index.duplicates().count == 3

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.rows import MAX_LINE_BYTES, Conversation, RowProblem, parse_row
+from headrace.engine.row_types import MAX_LINE_BYTES, Conversation, PlainText, RowProblem
+from headrace.engine.rows import parse_row
 
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
 
-def parse(*messages: Any, **rest: Any) -> Conversation | RowProblem:
+def parse(*messages: Any, **rest: Any) -> Conversation | PlainText | RowProblem:
     return parse_row(json.dumps({"messages": list(messages), **rest}).encode())
 
 
@@ -81,10 +82,14 @@ def test_keys_beyond_the_format_are_named() -> None:
         (b'{"messages": "\xff"}', "invalid_json", "JSON"),
         (b"[{}]x", "invalid_json", "one object a line"),
         (b"[]", "not_an_object", "a list"),
-        (b"{}", "no_messages", "none"),
-        (b'{"mesages": []}', "no_messages", "mesages"),
-        (b'{"prompt": "a", "completion": "b"}', "unsupported_format", "prompt/completion"),
-        (b'{"conversations": []}', "unsupported_format", "sharegpt"),
+        (b"{}", "unknown_format", "keys seen: none"),
+        (b'{"mesages": []}', "unknown_format", "keys seen: mesages"),
+        (b'{"question": "a", "answer": "b"}', "unknown_format", "alpaca (instruction, output)"),
+        (b'{"text": null}', "unknown_format", "keys seen: text"),
+        (b'{"prompt": "a", "chosen": "b", "rejected": "c"}', "unsupported_format", "preferences"),
+        (b'{"input": {}, "preferred_output": []}', "unsupported_format", "preferences"),
+        (b'{"prompt": "a", "completion": "b", "label": false}', "unsupported_format", "prefer"),
+        (b'{"messages": null, "x": 1}', "unknown_format", "keys seen: messages, x"),
         (b'{"messages": {}}', "bad_messages", "an object"),
         (b'{"messages": []}', "no_assistant", "assistant"),
         (b'{"messages": [7]}', "bad_message", r"messages[0] is a number"),
@@ -133,12 +138,15 @@ def test_bad_tools_are_refused() -> None:
     assert isinstance(problem, RowProblem) and problem.code == "bad_tools"
 
 
+KEYS = ["messages", "conversations", "prompt", "completion", "text", "instruction", "input"]
+KEYS += ["output", "system", "history", "tools", "label"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["role", "content", "weight", "tool_calls", "function", "text"]), inner
+            st.sampled_from(["role", "content", "weight", "tool_calls", "text", "from", "value"]),
+            inner,
         )
     ),
     max_leaves=8,
@@ -153,6 +161,13 @@ def test_no_json_at_all_makes_the_reader_fail(messages: Any, tools: Any) -> None
 
 
 @settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), JSON))
+def test_no_row_of_any_format_makes_the_reader_fail(row: Any) -> None:
+    parsed = parse_row(json.dumps(row).encode())
+    assert isinstance(parsed, Conversation | PlainText | RowProblem)
+
+
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_no_bytes_at_all_make_the_reader_fail(line: bytes) -> None:
-    assert isinstance(parse_row(line), Conversation | RowProblem)
+    assert isinstance(parse_row(line), Conversation | PlainText | RowProblem)

@@ -102,6 +102,14 @@ def test_other_data_are_another_job(case: Case) -> None:
     assert case.train().job_dir != first.job_dir
 
 
+def test_another_model_in_the_same_place_is_another_job(case: Case, tmp_path: Path) -> None:
+    case.model_dir = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
+    first = case.train()
+    assert case.train().job_dir == first.job_dir
+    make_tiny_llama(case.model_dir, tied=True, seed=2)
+    assert case.train().job_dir != first.job_dir
+
+
 def test_data_that_cannot_be_used_are_refused_with_the_reason(case: Case) -> None:
     case.write_rows("a long answer " * 200)
     with pytest.raises(ApiError, match="overlong") as caught:

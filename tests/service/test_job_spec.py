@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from headrace.service.hyperparameters import settle
 from headrace.service.job_spec import ResolvedJob, Sources, resolve_job
 from headrace.service.schemas import parse_create
 from headrace.service.site import Site, gpus
-from headrace.service.survey import count_rows
+from headrace.service.survey import count_rows, survey_file
 from tiny import make_tiny_llama
 
 MAX_POSITIONS = 256
@@ -72,6 +73,7 @@ def test_everything_left_open_is_settled_and_makes_a_config(
     shown = job.hyperparameters
     assert (shown["n_epochs"], shown["batch_size"], shown["learning_rate"]) == (3, 2, 1e-5)
     assert shown["max_seq_len"] == MAX_POSITIONS and shown["overlong"] == "error"
+    assert shown["train_on"] == "assistant"
     assert job.method["supervised"]["hyperparameters"] == shown
     config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
     assert (config.num_epochs, config.batch_rows, config.microbatch_rows) == (3, 2, 2)
@@ -99,6 +101,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "keep_last": 4,
         "max_seq_len": 64,
         "overlong": "drop",
+        "train_on": "all",
     }
     job = resolve(model_dir, rows, asked, seed=5, commit_every=2, validation_file=rows)
     config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
@@ -215,6 +218,25 @@ def test_long_count_becomes_an_estimate(tmp_path: Path) -> None:
     exact, guess = (count_rows(path, limit_seconds=seconds) for seconds in (60, 0))
     assert (exact.num_rows, exact.is_estimate) == (20_000, False)
     assert guess.is_estimate and abs(guess.num_rows - 20_000) < 200
+
+
+def test_rows_of_an_array_are_counted_however_they_are_packed(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.bin"
+    path.write_bytes(gzip.compress(json.dumps([row()] * 120).encode()))
+    assert count_rows(path, limit_seconds=60).num_rows == 120
+    assert resolve(model_dir, path).hyperparameters["batch_size"] == 2
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_the_users_name_for_it(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "file-17"
+    path.write_bytes(b"PAR1....")
+    with pytest.raises(ApiError, match="rows.parquet is Parquet") as caught:
+        survey_file(path, param="training_file", name="rows.parquet")
+    assert caught.value.param == "training_file"
 
 
 def test_site_without_a_gpu_splits_memory_and_needs_no_driver() -> None:

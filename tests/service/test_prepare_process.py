@@ -67,6 +67,28 @@ def test_prepared_job_has_data_and_a_config_to_run(model_dir: Path, tmp_path: Pa
     assert [event.type for event in told][-1] == "plan"
 
 
+def test_validation_rows_that_are_trained_on_are_warned_of(model_dir: Path, tmp_path: Path) -> None:
+    request = make_request(model_dir, tmp_path / "job", GOOD)
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("\n".join([line("the east gate"), GOOD[1]]))
+    told: list[RunEvent] = []
+    prepare_job(replace(request, validation_file=str(held_out)), told.append)
+    (warning,) = [event.message for event in told if event.level == "warn"]
+    assert warning.startswith("validation_file: 1 of 2 rows are in the training data too")
+    assert "held_out.jsonl, line 2: the same as rows.jsonl, line 2" in warning
+
+
+def test_train_on_decides_what_a_prepared_job_learns(model_dir: Path, tmp_path: Path) -> None:
+    def prepared(**given: Any) -> TokenDataset:
+        request = make_request(model_dir, tmp_path / "job", GOOD)
+        return TokenDataset.open(prepare_job(replace(request, **given), ignore).dataset)
+
+    some, everything = prepared().num_trained_tokens, prepared(train_on="all")
+    assert some < everything.num_trained_tokens == everything.num_tokens - 3
+    report = json.loads((everything.path / "report.json").read_text())
+    assert report["numerics"]["train_on"] == "all"
+
+
 def test_microbatch_shrinks_until_the_job_fits_and_that_is_said(
     model_dir: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,172 @@
+"""Formats other than chat messages, told as conversations where they have roles. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from .messages import conversation, read_list, read_message, surplus_of_messages
+from .row_types import Conversation, Message, PlainText, Role, Row, Unusable, kind, surplus
+
+TOOL_CALL = ("function_call", "tool_call")
+SHAREGPT_ROLES: dict[str, Role] = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
+    **dict.fromkeys(TOOL_CALL, "assistant"),
+    **dict.fromkeys(("observation", "tool", "tool_response", "function_response"), "tool"),
+}
+
+
+def read_prompt_completion(row: dict[str, Any]) -> Row:
+    """Two texts, or two lists of messages; the completion is trained. Raises Unusable."""
+    prompt, completion = row["prompt"], row["completion"]
+    ignored = surplus(row, {"prompt", "completion", "tools"})
+    if isinstance(prompt, list) and isinstance(completion, list):
+        asked = [_untrained(message) for message in read_list(prompt, "prompt")]
+        answers = read_list(completion, "completion")
+        ignored |= surplus_of_messages(prompt, "prompt")
+        ignored |= surplus_of_messages(completion, "completion")
+        tools = row.get("tools")
+        return conversation("prompt/completion", [*asked, *answers], tools=tools, ignored=ignored)
+    for name, value in (("prompt", prompt), ("completion", completion)):
+        if not isinstance(value, str):
+            wanted = "both as strings, or both as lists of messages"
+            raise Unusable("bad_content", f"{name} is {kind(value)}; wanted {wanted}")
+    return PlainText(
+        format="prompt/completion",
+        prompt=prompt,
+        completion=_not_blank(completion, "completion"),
+        ignored_keys=tuple(sorted(surplus(row, {"prompt", "completion"}))),
+    )
+
+
+def read_text(row: dict[str, Any]) -> PlainText:
+    """One text, trained as a whole. Raises Unusable."""
+    text = _not_blank(_text(row, "text"), "text")
+    ignored = tuple(sorted(surplus(row, {"text"})))
+    return PlainText(format="text", prompt=None, completion=text, ignored_keys=ignored)
+
+
+def read_alpaca(row: dict[str, Any]) -> Conversation:
+    """Instruction and input (a line below it) are the user's turn, the output is the assistant's.
+
+    `history` is a list of pairs, earlier turns of both. Raises Unusable.
+    """
+    asked = [text for text in (_text(row, "instruction"), _text(row, "input")) if text]
+    messages = [*_system(row), *_history(row.get("history"))]
+    messages.append(Message(role="user", content="\n".join(asked)))
+    messages.append(_answer(_not_blank(_text(row, "output"), "output")))
+    ignored = surplus(row, {"instruction", "input", "output", "system", "history"})
+    return conversation("alpaca", messages, tools=None, ignored=ignored)
+
+
+def read_sharegpt(row: dict[str, Any]) -> Conversation:
+    """Turns of `from` and `value`; a few sets write `role` and `content` there. Raises Unusable."""
+    raw = row["conversations"]
+    if not isinstance(raw, list):
+        raise Unusable("bad_messages", f"conversations is {kind(raw)}; wanted a list")
+    turns = [_sharegpt_turn(item, f"conversations[{i}]") for i, item in enumerate(raw)]
+    system = _system(row)
+    if system and turns and turns[0].role == "system":
+        raise Unusable("two_systems", "the row has a key system and a system turn; keep one")
+    ignored = surplus(row, {"conversations", "system", "tools"})
+    for item in raw:
+        keys = surplus(item, {"from", "value", "role", "content", "weight"})
+        ignored |= {f"conversations[].{key}" for key in keys}
+    tools = _tools(row.get("tools"))
+    return conversation("sharegpt", [*system, *turns], tools=tools, ignored=ignored)
+
+
+def _sharegpt_turn(item: Any, where: str) -> Message:
+    if not isinstance(item, dict):
+        raise Unusable("bad_message", f"{where} is {kind(item)}; wanted an object")
+    if "from" not in item and "role" in item:
+        return read_message(item, where)
+    said_by, value = item.get("from"), item.get("value")
+    role = SHAREGPT_ROLES.get(said_by.lower()) if isinstance(said_by, str) else None
+    if role is None:
+        wanted = ", ".join(SHAREGPT_ROLES)
+        raise Unusable("unknown_role", f"{where} is from {said_by!r}; wanted {wanted}")
+    if not isinstance(value, str):
+        raise Unusable("bad_content", f"{where}.value is {kind(value)}; wanted a string")
+    turn: dict[str, Any] = {"role": role, "content": value, "weight": item.get("weight")}
+    if str(said_by).lower() in TOOL_CALL:
+        turn |= {"content": None, "tool_calls": _calls(value, where)}
+    return read_message(turn, where)
+
+
+def _calls(value: str, where: str) -> list[Mapping[str, Any]]:
+    """The tool calls that a turn's text holds as JSON: an object, or a list of them."""
+    calls = _json(value, f"{where}.value")
+    return [{"function": call} for call in (calls if isinstance(calls, list) else [calls])]
+
+
+def _tools(tools: Any) -> Any:
+    """Tools may be written as a string of JSON; an empty one says that there are none."""
+    if not isinstance(tools, str):
+        return tools
+    return _json(tools, "tools") if tools.strip() else None
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Unusable("bad_arguments", f"{where} is not valid JSON: {error}") from error
+
+
+def _system(row: Mapping[str, Any]) -> list[Message]:
+    text = _text(row, "system")
+    return [Message(role="system", content=text)] if text else []
+
+
+def _history(pairs: Any) -> list[Message]:
+    messages = []
+    for i, pair in enumerate(_list(pairs, "history")):
+        turns = _list(pair, f"history[{i}]")
+        if len(turns) != 2 or not all(isinstance(text, str) for text in turns):
+            said = f"history[{i}] is no pair of strings, what was asked and what was answered"
+            raise Unusable("bad_content", said)
+        messages += [Message(role="user", content=turns[0])]
+        messages += [_answer(_not_blank(turns[1], f"history[{i}][1]"))]
+    return messages
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Unusable("bad_content", f"{where} is {kind(value)}; wanted a list")
+    return value
+
+
+def _answer(text: str) -> Message:
+    return Message(role="assistant", content=text, trained=True)
+
+
+def _untrained(message: Message) -> Message:
+    return Message(
+        role=message.role,
+        content=message.content,
+        name=message.name,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+    )
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """The text of that key; nothing when it is null or left out."""
+    value = row.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Unusable("bad_content", f"{name} is {kind(value)}; wanted a string")
+    return value
+
+
+def _not_blank(text: str, where: str) -> str:
+    if not text.strip():
+        raise Unusable("empty_answer", f"{where} is empty, so there is nothing to learn")
+    return text

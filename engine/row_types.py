@@ -1,0 +1,111 @@
+"""What a line of a training file can be: a conversation, plain text, or why it is neither."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MAX_LINE_BYTES = 64 * 2**20
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
+RowFormat = Literal["messages", "prompt/completion", "text", "alpaca", "sharegpt"]
+ROW_FORMATS: dict[RowFormat, str] = {  # with the keys that they need
+    "messages": "messages",
+    "prompt/completion": "prompt, completion",
+    "text": "text",
+    "alpaca": "instruction, output",
+    "sharegpt": "conversations",
+}
+JSON_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
+JSON_NAMES |= {list: "a list", dict: "an object", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowProblem:
+    """Why a row cannot be used: a `code` to count by and a `message` for people."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn. Text parts are joined; arguments of tool calls are objects, not JSON strings.
+
+    `content` is None only beside tool calls. `trained` is true for the assistant's turns that the
+    loss counts: those without `weight`, or with weight 1.
+    """
+
+    role: Role
+    content: str | None
+    trained: bool = False
+    name: str | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    tool_call_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The message as chat templates expect it; keys without a value are left out."""
+        values: dict[str, Any] = {"role": self.role, "content": self.content}
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        values |= {key: value for key, value in optional.items() if value is not None}
+        if self.tool_calls:
+            values["tool_calls"] = [dict(call) for call in self.tool_calls]
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A row that can be rendered; at least one assistant turn is trained.
+
+    `ignored_keys` names what the row holds beyond the format ("id", "messages[].refusal").
+    """
+
+    messages: tuple[Message, ...]
+    format: RowFormat = "messages"
+    tools: tuple[Mapping[str, Any], ...] = ()
+    ignored_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainText:
+    """A row without roles. `prompt` is what precedes the trained text; None: all is trained."""
+
+    format: RowFormat
+    prompt: str | None
+    completion: str
+    ignored_keys: tuple[str, ...] = ()
+
+
+Row = Conversation | PlainText
+
+
+class Unusable(Exception):
+    """Carries a RowProblem out of the nested readers to `parse_row`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.problem = RowProblem(code=code, message=message)
+
+
+def kind(value: Any) -> str:
+    """What a JSON value is, in words."""
+    return JSON_NAMES[type(value)]
+
+
+def surplus(row: Mapping[str, Any], known: set[str]) -> set[str]:
+    """Keys with a value that the row's format does not know."""
+    return {key for key, value in row.items() if value is not None} - known
+
+
+def said(row: Row) -> Any:
+    """What a row says, as JSON-ready values: the same for rows that differ in their format alone.
+
+    A prompt with its completion says what a user's and an assistant's turn do.
+    """
+    if isinstance(row, Conversation):
+        turns = [(turn.to_dict(), turn.trained) for turn in row.messages]
+        return turns, [dict(tool) for tool in row.tools]
+    if row.prompt is None:
+        return row.completion
+    asked = Message(role="user", content=row.prompt).to_dict()
+    answer = Message(role="assistant", content=row.completion).to_dict()
+    return [(asked, False), (answer, True)], []

@@ -1,0 +1,141 @@
+"""What a file holds is told by its content, and its rows come one by one, whole, with places."""
+
+import gzip
+import hashlib
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.engine import row_files
+from headrace.engine.data_report import DataProblem
+from headrace.engine.row_files import RowFile
+
+ROWS = [{"text": f'[{i}], "{{ \\ é'} for i in range(5)]
+
+
+def read(path: Path) -> list[Any]:
+    with RowFile(path) as file:
+        return [json.loads(text.data) for text in file]
+
+
+def write(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "rows.txt"
+    path.write_bytes(content)
+    return path
+
+
+def lines(rows: list[Any]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b" \n "])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_array_is_read_item_by_item(
+    tmp_path: Path, mark: bytes, indent: int | None, packed: bool
+) -> None:
+    content = mark + json.dumps(ROWS, indent=indent).encode()
+    path = write(tmp_path, gzip.compress(content) if packed else content)
+    assert read(path) == ROWS
+    with RowFile(path) as file:
+        assert file.form == ("JSON array, gzip" if packed else "JSON array")
+
+
+def test_lines_may_be_packed_in_several_gzip_members(tmp_path: Path) -> None:
+    path = write(tmp_path, gzip.compress(lines(ROWS[:2])) + gzip.compress(lines(ROWS[2:])))
+    assert read(path) == ROWS
+    with RowFile(path) as file:
+        assert file.form == "JSONL, gzip"
+
+
+def test_items_are_named_by_number_and_the_line_that_they_begin_on(tmp_path: Path) -> None:
+    path = write(tmp_path, b'[\n {"a": 1},\n\n {"b":\n 2}, {"c": 3}\n]\n')
+    with RowFile(path) as file:
+        places = [str(text.place) for text in file]
+    assert places == [f"rows.txt, line {n}" for n in ("2 (item 1)", "4 (item 2)", "5 (item 3)")]
+
+
+def test_the_hash_is_of_the_file_as_it_lies(tmp_path: Path) -> None:
+
+    content = gzip.compress(json.dumps(ROWS).encode())
+    with RowFile(write(tmp_path, content)) as file:
+        list(file)
+        assert file.describe()["sha256"] == hashlib.sha256(content).hexdigest()
+        assert file.bytes_read == file.size == len(content)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(alphabet='[]{},"\\é\n a', max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('{"', max_size=2), inner),
+    max_leaves=9,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(JSON, min_size=1, max_size=6), st.integers(1, 9), st.sampled_from([None, 1]))
+def test_items_come_whole_however_the_reads_fall(
+    items: list[Any], size: int, indent: int | None
+) -> None:
+    content = json.dumps(items, indent=indent, ensure_ascii=False).encode()
+    chunks = iter([content[:size], *(content[i : i + 1] for i in range(size, len(content)))])
+    found = row_files.split_array(lambda _: next(chunks, b""), name="rows")
+    assert [json.loads(item) for _, item in found] == items
+
+
+def test_an_array_of_nothing_has_no_rows(tmp_path: Path) -> None:
+    assert read(write(tmp_path, b"[ \n ]")) == [] == read(write(tmp_path, b""))
+
+
+def test_an_item_that_is_no_json_costs_that_item_alone(tmp_path: Path) -> None:
+    with RowFile(write(tmp_path, b"[{'a': 1}, {\"b\": 2}, nan]")) as file:
+        assert [text.data for text in file] == [b"{'a': 1}", b'{"b": 2}', b"nan"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'[{"a": 1},\n {"b": ', "item that begins on line 2 is the last"),
+        (b'[{"a": "x', "does not end; is the file cut off?"),
+        (b'[{"a": 1}]\n[{"b": 1}]\n', "the array ends on line 1, but more follows"),
+        (gzip.compress(b"{}\n" * 999)[:-12], "damaged or cut off"),
+        (b"\x1f\x8bnonsense", "damaged or cut off"),
+        (b"\x28\xb5\x2f\xfd____", "zstd -d"),
+        (b"PAR1____", "is Parquet"),
+        (b"PK\x03\x04____", "zip archive"),
+        ('{"text": "a"}'.encode("utf-16"), "write it as UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why_and_what_to_do(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    with pytest.raises(DataProblem) as caught:
+        read(write(tmp_path, content))
+    assert said in str(caught.value) and "rows.txt" in str(caught.value)
+
+
+def test_an_item_above_the_limit_ends_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files, "MAX_LINE_BYTES", 10_000)
+    monkeypatch.setattr(row_files, "READ_BYTES", 1000)
+    path = write(tmp_path, b'[{"a": 1}, ["' + b"x" * 50_000 + b'"]]')
+    with pytest.raises(DataProblem, match="longer than"):
+        read(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_large_array_passes_through_little_memory(tmp_path: Path, packed: bool) -> None:
+    content = json.dumps([{"text": "water " * 100}] * 20_000).encode()
+    path = write(tmp_path, gzip.compress(content, 1) if packed else content)
+    assert len(content) > 12_000_000
+    tracemalloc.start()
+    with RowFile(path) as file:
+        assert sum(1 for _ in file) == 20_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_000_000
