@@ -116,6 +116,8 @@ def train_values(
         "host_bytes": within(body, "host_bytes", site.host_bytes),
         "volumes": site.volumes,
         "commit_every_steps": body.get("commit_every") or 1,
+        "keep_commits": body.get("keep_commits") or 0,
+        "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
     }
 
 

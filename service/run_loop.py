@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.engine import StopReason
@@ -15,7 +17,7 @@ from .ipc import Run
 from .job_state import drop_state
 from .jobs import IllegalMove, JobRecord, Status
 from .journal import Journal
-from .json_file import read_json
+from .json_file import read_json, write_json
 from .prepare_loop import is_prepared
 from .run_events import describe
 from .settings import Settings
@@ -164,6 +166,7 @@ class RunLoop:
 
     async def _give(self, job: JobRecord) -> Death | None:
         job_dir = self._settings.jobs_dir / job.id
+        await asyncio.to_thread(apply_limits, job_dir / "spec.json", job.request)
         after_seq = await self._journal.call(self._journal.last_worker_seq, job.id)
         run = Run(
             job_id=job.id,
@@ -204,3 +207,11 @@ class RunLoop:
     def _tail(self, job_id: str) -> Tail:
         job_dir = self._settings.jobs_dir / job_id
         return Tail(self._journal, job_id, job_dir=job_dir, files_dir=self._settings.files_dir)
+
+
+def apply_limits(spec_path: Path, request: Mapping[str, Any]) -> None:
+    """Write the request's limits, which a resume may have changed, into the job's settings."""
+    wanted = (request.get("limits") or {}).get("max_bytes_written")
+    spec = read_json(spec_path)
+    if spec is not None and spec.get("max_bytes_written") != wanted:
+        write_json(spec_path, {**spec, "max_bytes_written": wanted})

@@ -131,6 +131,20 @@ class LegacyHyperparameters(Hyperparameters):
     path = "hyperparameters"
 
 
+class Limits(Strict):
+    """Bounds at which a job pauses instead of going on."""
+
+    path = "limits"
+
+    max_bytes_written: Bytes | None = None
+
+
+class ResumeJob(Strict):
+    """The optional body of POST /v1/fine_tuning/jobs/{id}/resume: new limits."""
+
+    limits: Limits
+
+
 class CreateJob(Strict):
     """The body of POST /v1/fine_tuning/jobs and /v1/fine_tuning/plans."""
 
@@ -152,6 +166,8 @@ class CreateJob(Strict):
     state_format: Literal["exact"] | None = None
     deterministic: bool | None = None
     commit_every: Count | None = None
+    keep_commits: Annotated[int, Field(ge=0, le=16)] | None = None
+    limits: Limits | None = None
 
     @validator(mode="after")
     def _agree(self) -> Self:

@@ -10,7 +10,7 @@ from ..contract import Daemon
 from ..creation import Creation
 from ..errors import ApiError
 from ..jobs import IllegalMove, JobRecord, Status, check_move
-from ..schemas import CreateJob
+from ..schemas import CreateJob, ResumeJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
 from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
 
@@ -73,11 +73,14 @@ async def pause(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
 
 
 @router.post("/jobs/{job_id}/resume")
-async def resume(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
-    """Put a paused job back in the queue."""
+async def resume(job_id: str, daemon: TheDaemon, body: ResumeJob | None = None) -> dict[str, Any]:
+    """Put a paused job back in the queue; with new limits when it ran into those it had."""
     job = await daemon.journal.call(require_job, daemon, job_id)
     if job.status != "paused":
         raise IllegalMove(job_id, job.status, "queued")
+    if body is not None:
+        changed = {**job.request, "limits": body.limits.given()}
+        await daemon.journal.call(daemon.journal.set_fields, job_id, request=changed)
     move = daemon.journal.move
     await daemon.journal.call(move, job_id, "queued", message="Resumed; waiting for its turn.")
     daemon.wake()

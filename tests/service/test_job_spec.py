@@ -103,7 +103,9 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "overlong": "drop",
         "train_on": "all",
     }
-    job = resolve(model_dir, rows, asked, seed=5, commit_every=2, validation_file=rows)
+    limits = {"max_bytes_written": 10**12}
+    top: dict[str, Any] = {"seed": 5, "commit_every": 2, "keep_commits": 1, "limits": limits}
+    job = resolve(model_dir, rows, asked, validation_file=rows, **top)
     config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
     assert (config.batch_rows, config.microbatch_rows, config.num_epochs) == (10, 2, 2)
     assert (config.learning_rate, config.lr_schedule, config.warmup_ratio) == (2e-4, "cosine", 0.1)
@@ -111,6 +113,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
     assert (config.checkpoint_every_steps, config.keep_last) == (2, 4)
     assert (config.commit_every_steps, config.seed) == (2, 5)
+    assert (config.keep_commits, config.max_bytes_written) == (1, 10**12)
     assert job.hyperparameters["learning_rate_multiplier"] == 20
     assert {name: job.hyperparameters[name] for name in asked} == asked
 
