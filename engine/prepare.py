@@ -139,7 +139,7 @@ def check_rows(file: Path, *, limit_seconds: float) -> FormCheck:
                     )
                 else:
                     formats[row.format] += 1
-                    index.add(place, orjson.dumps(said(row)))
+                    index.add(place, *map(orjson.dumps, said(row)))
             if len(problems) == MAX_LISTED_PROBLEMS or time.monotonic() > until:
                 complete = False
                 break

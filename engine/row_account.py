@@ -42,7 +42,7 @@ class RowAccount:
         self._vocab_size = vocab_size
         self._overlong: Overlong = overlong
         self._train_on: TrainOn = train_on
-        self._index = index  # of kept rows, by tokens and labels
+        self._index = index  # of kept rows
         self._control = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
         self._files: list[RowFile] = []
         self._formats: Counter[RowFormat] = Counter()
@@ -130,7 +130,7 @@ class RowAccount:
         self._writer.append(example.ids, trained)
         self._num_trained += _num_predicted(example)
         row = np.asarray([example.ids, example.labels], dtype=np.int64)
-        self._index.add(place, row.tobytes())
+        self._index.add(place, row[0].tobytes(), row[1].tobytes())
         if len(self._preview) < PREVIEW_ROWS:
             self._preview.append(self._pieces(example, trained))
 

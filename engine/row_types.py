@@ -96,16 +96,18 @@ def surplus(row: Mapping[str, Any], known: set[str]) -> set[str]:
     return {key for key, value in row.items() if value is not None} - known
 
 
-def said(row: Row) -> Any:
-    """What a row says, as JSON-ready values: the same for rows that differ in their format alone.
+def said(row: Row) -> tuple[Any, list[bool]]:
+    """What a row says, as JSON-ready values, and which turns train: the same for rows that differ
+    in their format alone.
 
     A prompt with its completion says what a user's and an assistant's turn do.
     """
     if isinstance(row, Conversation):
-        turns = [(turn.to_dict(), turn.trained) for turn in row.messages]
-        return turns, [dict(tool) for tool in row.tools]
+        turns = [turn.to_dict() for turn in row.messages]
+        tools = [dict(tool) for tool in row.tools]
+        return (turns, tools), [turn.trained for turn in row.messages]
     if row.prompt is None:
-        return row.completion
+        return row.completion, [True]
     asked = Message(role="user", content=row.prompt).to_dict()
     answer = Message(role="assistant", content=row.completion).to_dict()
-    return [(asked, False), (answer, True)], []
+    return ([asked, answer], []), [False, True]

@@ -109,6 +109,16 @@ def test_plain_text_begins_as_the_tokenizer_begins_texts_and_only_once() -> None
     assert rendered(begins, prompt="Wa", completion=" ter").labels[0] == NOT_TRAINED
 
 
+def test_the_end_that_a_tokenizer_sets_itself_is_trained_and_not_doubled() -> None:
+    ends = make_tokenizer()
+    ends.chat_template = None
+    ends.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", ends.eos_token_id)]
+    )
+    given = {"prompt": "The sky is", "completion": " blue."}
+    assert rendered(ends, **given) == rendered(PLAIN, **given)
+
+
 def test_rows_with_roles_need_a_template() -> None:
     found = problem(PLAIN, instruction="One?", output="Uno.")
     assert found.code == "no_template" and "alpaca" in str(found)

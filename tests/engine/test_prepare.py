@@ -300,6 +300,21 @@ def test_validation_rows_that_are_trained_on_are_counted_and_warned_of(tmp_path:
     assert report.to_dict()["warnings"] == report.warnings
 
 
+def test_a_validation_row_leaks_even_when_training_only_reads_it(tmp_path: Path) -> None:
+    training = RowIndex()
+    ask, silent = {"role": "user", "content": "?"}, {"role": "assistant", "content": "A."}
+    both = [ask, silent, ask, {"role": "assistant", "content": "B."}]
+    half = [ask, {**silent, "weight": 0}, *both[2:]]
+    prepared(tmp_path, json.dumps({"messages": half}), index=training)
+    report, _ = prepared(tmp_path, json.dumps({"messages": both}), training=training)
+    assert report.notes["in_training"].count == 1
+    forms = []
+    for name, turns in (("half", half), ("both", both)):
+        file = write(tmp_path / name, json.dumps({"messages": turns}))
+        forms.append(check_rows(file, limit_seconds=9).index)
+    assert forms[1].found_in(forms[0]).count == 1
+
+
 def test_problems_in_an_array_are_named_by_item(tmp_path: Path) -> None:
     file = tmp_path / "train.jsonl"
     file.write_text("[" + row("One.") + ",\n {}," + row("Two.") + "]")

@@ -92,8 +92,8 @@ def test_an_array_of_nothing_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_an_item_that_is_no_json_costs_that_item_alone(tmp_path: Path) -> None:
-    with RowFile(write(tmp_path, b"[{'a': 1}, {\"b\": 2}, nan]")) as file:
-        assert [text.data for text in file] == [b"{'a': 1}", b'{"b": 2}', b"nan"]
+    with RowFile(write(tmp_path, b"[{'a': 1}, {}}, {\"b\": [2, 3]}, nan]")) as file:
+        assert [text.data for text in file] == [b"{'a': 1}", b"{}}", b'{"b": [2, 3]}', b"nan"]
 
 
 @pytest.mark.parametrize(

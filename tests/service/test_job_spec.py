@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.engine import TrainConfig
 from headrace.service.errors import ApiError
 from headrace.service.hyperparameters import settle
-from headrace.service.job_spec import ResolvedJob, Sources, resolve_job
+from headrace.service.job_spec import ResolvedJob, Sources, prepare_request, resolve_job
 from headrace.service.schemas import parse_create
 from headrace.service.site import Site, gpus
 from headrace.service.survey import count_rows, survey_file
@@ -221,6 +221,24 @@ def test_long_count_becomes_an_estimate(tmp_path: Path) -> None:
     exact, guess = (count_rows(path, limit_seconds=seconds) for seconds in (60, 0))
     assert (exact.num_rows, exact.is_estimate) == (20_000, False)
     assert guess.is_estimate and abs(guess.num_rows - 20_000) < 200
+
+
+@pytest.mark.parametrize("train_on", [None, "last_assistant"])
+def test_preparing_is_told_what_to_train_on(
+    model_dir: Path, tmp_path: Path, train_on: str | None
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 20)
+    settled = resolve(model_dir, rows, {"train_on": train_on} if train_on else None).hyperparameters
+    if train_on is None:
+        del settled["train_on"]  # as in jobs from before there was a choice
+    request = prepare_request(
+        {"seed": 1, "method": {"supervised": {"hyperparameters": settled}}},
+        Sources(model_dir=model_dir, training_file=rows),
+        Site(device="cpu", device_bytes=None, host_bytes=None, volumes=(str(tmp_path),)),
+        job_dir=tmp_path,
+        cache_dir=tmp_path,
+    )
+    assert request.train_on == (train_on or "assistant")
 
 
 def test_rows_of_an_array_are_counted_however_they_are_packed(
