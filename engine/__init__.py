@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import TrainConfig
-from .errors import NotFinite, SettingsChanged
+from .errors import NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
 
@@ -85,6 +85,7 @@ __all__ = [
     "SHAPES",
     "RunResult",
     "SettingsChanged",
+    "StateLost",
     "StepReport",
     "StopReason",
     "TokenDataset",

@@ -5,5 +5,9 @@ class NotFinite(RuntimeError):
     """Two steps in a row had a gradient that is not finite; the weights are those before them."""
 
 
+class StateLost(RuntimeError):
+    """A run that had committed finds no state on its volumes; it does not start over by itself."""
+
+
 class SettingsChanged(ValueError):
     """The saved state was made under settings that promise other weights than those given now."""

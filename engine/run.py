@@ -15,6 +15,7 @@ from .box import detect_box
 from .checkpoint import LoopState
 from .config import TrainConfig
 from .data import TokenDataset
+from .errors import StateLost
 from .hf_config import build_config
 from .model import ModelSpec
 from .plan import Plan, make_plan
@@ -26,13 +27,15 @@ from .trainer import Trainer
 from .weights import export_store, import_state
 from .workspace import Workspace
 
+_STARTED = "started"  # in the run's folder, from its first commit to its success
+
 
 def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll) -> RunResult:
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.
     Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. Raises CannotFit,
-    ModelError, NotFinite, SettingsChanged (since the commit) and StoreError.
+    ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
     spec = read_model_spec(model_dir)
@@ -40,12 +43,15 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     data = TokenDataset.open(Path(config.dataset))
     eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None
-    plan = plan_run(spec, config, data, eval_data, resumes=has_commit(volumes, name))
+    resumes = has_commit(volumes, name)
+    refuse_lost_state(run_dir, config, resumes)
+    plan = plan_run(spec, config, data, eval_data, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(deterministic(config))
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
+        (run_dir / _STARTED).touch()
         work = stack.enter_context(Workspace(spec, config, plan, store))
 
         def save(target: Path) -> None:
@@ -90,6 +96,7 @@ def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
             durable=True,
         )
     )
+    (trainer.run_dir / _STARTED).unlink(missing_ok=True)
     return _finish(trainer, "succeeded", export_dir)
 
 
@@ -134,6 +141,17 @@ def describe(plan: Plan) -> str:
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"
     )
+
+
+def refuse_lost_state(run_dir: Path, config: TrainConfig, resumes: bool) -> None:
+    """StateLost when the run has committed before and its store is not there any more."""
+    started = run_dir / _STARTED
+    if started.exists() and not resumes:
+        raise StateLost(
+            f"this run has committed steps, but its training state is not on "
+            f"{', '.join(config.volumes)}: is the drive mounted? To start over from the model, "
+            f"remove {started}"
+        )
 
 
 def has_commit(volumes: list[VolumeConfig], name: str) -> bool:

@@ -38,7 +38,7 @@ def train(
     The files that the job names are local ones. Ctrl-C finishes the step in hand and commits; a
     second one ends at once.
     """
-    from headrace.engine import CannotFit, ModelError, NotFinite, SettingsChanged
+    from headrace.engine import CannotFit, ModelError, NotFinite, SettingsChanged, StateLost
     from headrace.storage import StoreError
 
     from ..errors import ApiError
@@ -66,7 +66,7 @@ def train(
                 beside=job_file.absolute().parent,
                 emit=printer(progress, bar),
             )
-    except NotFinite as error:
+    except (NotFinite, StateLost) as error:
         raise CliError(str(error), Exit.FAILED) from error
     except (ApiError, CannotFit, ModelError, SettingsChanged, StoreError, LockHeld) as error:
         raise CliError(str(error), Exit.REFUSED) from error

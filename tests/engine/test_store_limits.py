@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from datasets import write_dataset
+from headrace.engine import StateLost
 from headrace.storage import TensorStore, VolumeConfig
 from runs import STORE, Run, assert_same_state
 from tiny import make_tiny_llama
@@ -25,6 +28,25 @@ def test_a_spent_write_budget_pauses_the_run_and_a_larger_one_lets_it_go_on(tmp_
     again = Run(tmp_path / "tight", model, dataset)
     assert again.go().outcome == "succeeded"
     assert_same_state(again.state(), plain.state())
+
+
+def test_a_run_whose_state_is_gone_says_so_instead_of_starting_over(tmp_path: Path) -> None:
+    """As when the drive is not mounted after a restart."""
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
+    dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
+    run = Run(tmp_path, model, dataset)
+    polls = iter([None, "pause"])
+    assert run.go(poll=lambda: next(polls)).outcome == "paused"  # type: ignore[arg-type]
+    volume = tmp_path / "volume"
+    volume.rename(tmp_path / "away")
+    volume.mkdir()
+    with pytest.raises(StateLost, match="is the drive mounted"):
+        run.go()
+    assert not list(volume.iterdir())
+    volume.rmdir()
+    (tmp_path / "away").rename(volume)
+    assert run.go().outcome == "succeeded"
+    assert not (tmp_path / "run" / "started").exists()
 
 
 def test_commits_of_checkpoints_are_kept_to_fall_back_to(tmp_path: Path) -> None:
