@@ -17,7 +17,7 @@ from .creation import Creation
 from .errors import ENVELOPE_SCHEMA, ApiError
 from .full_disk import is_full
 from .gate import Gate
-from .jobs import IllegalMove
+from .jobs import EventRecord, IllegalMove
 from .logs import get_logger
 from .metrics import Metrics
 from .routes import events, jobs, models, probes
@@ -72,6 +72,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     daemon: Daemon = app.state.daemon
     settings = daemon.settings
     logs.configure()
+    daemon.hub.add_listener(_log_event)
     await daemon.start()  # before all else: it makes sure that the data directory is ours
     try:
         files.remove_leftovers(settings.files_dir)
@@ -84,6 +85,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             yield
     finally:
         await daemon.stop()
+
+
+def _log_event(event: EventRecord) -> None:
+    """How jobs move, and what they warn of, in the daemon's log; their steps are not for it."""
+    if event.type == "status" or event.level != "info":
+        say = {"warn": log.warning, "error": log.error}.get(event.level, log.info)
+        say(event.message, job_id=event.job_id)
 
 
 @asynccontextmanager
@@ -114,7 +122,8 @@ async def _refuse(_request: Request, error: Any) -> JSONResponse:
 
 async def _refuse_move(request: Request, error: Any) -> JSONResponse:
     """400, not 409: clients of the OpenAI API send a request again when they see a 409."""
-    message = f"Job {error.job_id} is {error.before} and cannot become {error.after}."
+    asked = "resumed" if error.after == "queued" else error.after
+    message = f"Job {error.job_id} is {error.before} and cannot be {asked}."
     return await _refuse(request, ApiError(400, message, code="invalid_job_status"))
 
 

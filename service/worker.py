@@ -73,7 +73,7 @@ class Worker:
         self._hang_seconds = options.hang_seconds
         self._failures = 0
         self._last_death: Death | None = None
-        self._restarts = 0
+        self._starts = 0
         self._progress = -1
         self._moved_at = self._beat_at = time.monotonic()
         self.state: State = "stopped"
@@ -154,7 +154,7 @@ class Worker:
             "pid": self._child.pid if self._child else None,
             "job_id": self._run.job_id if self._run else None,
             "heartbeat_age_seconds": round(time.monotonic() - self._beat_at, 3),
-            "restarts": self._restarts,
+            "restarts": max(0, self._starts - 1),
             "last_death": self._last_death.cause if self._last_death else None,
             "rss_at_start_bytes": self.hello.rss_bytes if self.hello else None,
             "telemetry": self.telemetry.data if self.telemetry else {},
@@ -176,7 +176,7 @@ class Worker:
 
     async def _live_once(self) -> Death:
         """One process from its start to its end."""
-        self.state, self.hello, self._restarts = "starting", None, self._restarts + 1
+        self.state, self.hello, self._starts = "starting", None, self._starts + 1
         self._moved_at = self._beat_at = time.monotonic()
         arguments = [sys.executable, "-m", "headrace.service.engine_process"]
         arguments += ["--data-dir", str(self._options.data_dir), "--engine", self._options.engine]

@@ -144,6 +144,20 @@ def test_a_base_model_is_not_deleted(client: httpx2.Client) -> None:
     assert client.get("/v1/models/base").status_code == 200
 
 
+@pytest.mark.usefixtures("client")
+def test_the_log_tells_how_a_job_moves_and_leaves_out_its_steps(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    job = daemon.journal.add_job(some_job())
+    daemon.journal.move(job.id, "running")
+    daemon.journal.add_event(job.id, type="metrics", level="info", message="Step 1/9")
+    daemon.journal.add_event(job.id, type="message", level="warn", message="a row is long")
+    said = [record for record in caplog.records if getattr(record, "job_id", "") == job.id]
+    assert [record.levelname for record in said] == ["INFO", "INFO", "WARNING"]
+    assert said[-1].getMessage() == "a row is long"
+
+
 def test_a_deleted_model_takes_its_folder_along_or_the_log_says_why_not(
     client: httpx2.Client, daemon: FakeDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -83,6 +83,7 @@ def test_worker_runs_one_job_after_the_other_in_one_process(tmp_path: Path) -> N
     async def body() -> None:
         assert await worker.run(runs[0]) is None
         pid = worker.status()["pid"]
+        assert worker.status()["restarts"] == 0
         assert await worker.run(runs[1]) is None
         assert worker.status()["pid"] == pid
 
