@@ -13,6 +13,10 @@ import httpx2
 from .jobs import TERMINAL
 
 RETRY_SECONDS = 60.0  # how long `follow` bears a daemon that is away, for instance restarting
+ADVICE = {  # to people at the command line, by the code of a refusal
+    "missing_token": "Here: in HEADRACE_TOKEN, or in a file with --token-file.",
+    "invalid_api_key": "`headrace token list` shows those there are.",
+}
 
 
 class DaemonError(Exception):
@@ -29,7 +33,8 @@ class Refused(DaemonError):
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         self.status = status
         self.error = error
-        hint = f" ({error['hint']})" if error.get("hint") else ""
+        advice = error.get("hint") or ADVICE.get(error.get("code") or "")
+        hint = f" ({advice})" if advice else ""
         super().__init__(f"{error.get('message') or f'HTTP status {status}'}{hint}")
 
 

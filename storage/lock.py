@@ -37,9 +37,9 @@ def _lock(path: Path, shared: bool) -> int:
         except BlockingIOError as error:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "unknown (a reader)"
             os.close(descriptor)
-            raise Locked(
-                f"store {path.parent} is in use by process {holder}; wait until it ends, or end it"
-            ) from error
+            ours = holder == str(os.getpid())
+            advice = "this one; try again in a moment" if ours else "wait until it ends, or end it"
+            raise Locked(f"store {path.parent} is in use by process {holder}; {advice}") from error
         if _is_still_there(path, descriptor):
             break
         os.close(descriptor)  # the store was removed between open and flock

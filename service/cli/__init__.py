@@ -1,5 +1,6 @@
 """The commands of `headrace`. Only the command that needs torch imports it, when it runs."""
 
+import inspect
 from collections.abc import Callable
 from typing import Annotated
 
@@ -49,15 +50,27 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Look": (checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip
+
+
+def _help_of(command: Callable[..., None]) -> str:
+    """Its docstring, a paragraph a line, so that the terminal's width breaks the lines."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _add(to: typer.Typer, name: str | None, command: Callable[..., None], panel: str = "") -> None:
+    to.command(name, help=_help_of(command), rich_help_panel=panel or None)(command)
+
+
 for panel, commands in COMMANDS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        _add(app, None, command, panel)
 app.add_typer(data_app, name="data", rich_help_panel="Look")
 app.add_typer(bench_app, name="bench", rich_help_panel="Look")
 app.add_typer(token_app, name="token", rich_help_panel="Look")
-token_app.command("create")(token.create)
-token_app.command("list")(token.list_tokens)
-token_app.command("revoke")(token.revoke)
-data_app.command("check")(data.check)
-bench_app.command("step")(bench.step)
-bench_app.command("io")(bench_io.io)
+_add(token_app, "create", token.create)
+_add(token_app, "list", token.list_tokens)
+_add(token_app, "revoke", token.revoke)
+_add(data_app, "check", data.check)
+_add(bench_app, "step", bench.step)
+_add(bench_app, "io", bench_io.io)

@@ -21,7 +21,7 @@ Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 def check(
     file: Annotated[Path, typer.Argument(help="Rows: JSONL or one JSON array, plain or gzip.")],
     valid: Annotated[
-        Path | None, typer.Option(help="Validation rows: checked too, and for rows in both.")
+        Path | None, typer.Option(help="Validation rows, checked too: are any in both?")
     ] = None,
     model: Annotated[
         Path | None, typer.Option(help="A model's directory: count tokens and labels with it.")
@@ -111,6 +111,8 @@ def _show(report: dict[str, Any]) -> None:
     for name, value in report.items():
         if name not in ("preview", "validation"):
             out.print(f"{name}: {_shown(value)}", markup=False)
+    if report.get("preview"):
+        out.print("the first rows, what is trained in green:" if out.is_terminal else "first rows:")
     for row in report.get("preview", ()):
         out.print(Text.assemble(*((s["text"], "green" if s["trained"] else "dim") for s in row)))
     if "validation" in report:
@@ -119,7 +121,9 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A list one item a line, everything else as it is."""
+    """A list one item a line, a mapping on one line, everything else as it is."""
     if isinstance(value, list | tuple) and value:
-        return "".join(f"\n  {item}" for item in value)
+        return "".join(f"\n  {_shown(item)}" for item in value)
+    if isinstance(value, dict) and value:
+        return ", ".join(f"{name}: {_shown(item)}" for name, item in value.items())
     return str(value or 0) if isinstance(value, int) else str(value or "none")

@@ -47,7 +47,7 @@ def fsck(
     if as_json:
         print_json(findings)
     else:
-        _show(findings)
+        _show(findings, empty=f"no training state in {', '.join(str(v.path) for v in volumes)}")
     raise typer.Exit(Exit.FAILED if any(f["problems"] for f in findings) else Exit.OK)
 
 
@@ -107,13 +107,13 @@ def _go_back(volumes: "Sequence[VolumeConfig]", names: list[str], generation: in
     typer.echo(f"{names[0]}: commit {live} is live and holds what {generation} held", err=True)
 
 
-def _show(findings: Sequence[dict[str, Any]]) -> None:
+def _show(findings: Sequence[dict[str, Any]], *, empty: str) -> None:
     rows = [
         [found["store"], str(one["generation"]), str(one["step"]), _kind(one), _state(one)]
         for found in findings
         for one in found["commits"]
     ]
-    print_table(["store", "commit", "step", "", "state"], rows, empty="no store on these volumes")
+    print_table(["store", "commit", "step", "", "state"], rows, empty=empty)
     for found in findings:
         for problem in found["problems"]:
             console().print(f"{found['store']}: {problem}")

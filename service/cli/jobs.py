@@ -13,6 +13,8 @@ from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .watch import exit_code, watch_job, watch_json
 
+UNREAD = ("object", "method", "engine.plan")  # said elsewhere in the answer, or for programs
+
 
 def submit(
     job_file: Annotated[
@@ -44,6 +46,8 @@ def submit(
         if not watch_it:
             _show_job(job, as_json)
             return
+        if not as_json:
+            _show_job(job, as_json)
         _watch(client, job["id"], as_json)
 
 
@@ -92,13 +96,13 @@ def status(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """What the daemon, or one job, is doing now."""
+    """What the daemon, or one job, is doing now. With --json also a job's plan, in bytes."""
     with connect(url, token_file) as client:
         answer = client.job(job_id) if job_id else client.status()
     if as_json:
         print_json(answer)
     else:
-        print_table(["", ""], _facts(answer), empty="nothing is known")
+        print_table([], _facts(answer), empty="nothing is known")
 
 
 def cancel(
@@ -194,14 +198,16 @@ def copy_export(source: Path, target: Path) -> int:
 
 def _act(job_id: str, verb: str, url: str, token_file: Path | None, as_json: bool) -> None:
     with connect(url, token_file) as client:
-        _show_job(client.act(job_id, verb), as_json)
+        job = client.act(job_id, verb)
+    waits = job["status"] == "running" and verb in ("cancel", "pause")
+    _show_job(job, as_json, f"; {verb} follows when the step in hand is finished" if waits else "")
 
 
-def _show_job(job: dict[str, Any], as_json: bool) -> None:
+def _show_job(job: dict[str, Any], as_json: bool, more: str = "") -> None:
     if as_json:
         print_json(job)
     else:
-        console().print(f"{job['id']} {job['status']}", markup=False)
+        console().print(f"{job['id']} {job['status']}{more}", markup=False)
 
 
 def _steps(job: dict[str, Any]) -> str:
@@ -215,9 +221,11 @@ def _result(job: dict[str, Any]) -> str:
 
 
 def _facts(answer: dict[str, Any], prefix: str = "") -> list[list[str]]:
-    """An answer as rows of dotted names and values; nothing is left out but what is empty."""
+    """An answer as rows of dotted names and values; left out are UNREAD and what is empty."""
     rows: list[list[str]] = []
     for name, value in answer.items():
+        if prefix + name in UNREAD:
+            continue
         if isinstance(value, list) and value and isinstance(value[0], dict):
             value = {str(i): item for i, item in enumerate(value)}
         if isinstance(value, dict):

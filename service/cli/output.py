@@ -44,16 +44,20 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Rows under their column names, or the sentence `empty` when there are none."""
+    """Rows under their column names, if any, or the sentence `empty` when there are no rows."""
+    out = console()
     if not rows:
-        console().print(empty)
+        out.print(empty)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, column in enumerate(columns):
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
+    for i, column in enumerate(columns or [""] * len(rows[0])):
         table.add_column(column, overflow="fold", no_wrap=i == 0)  # ids are there to be copied
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    with out.capture() as drawn:
+        out.print(table)
+    for line in drawn.get().splitlines():
+        print(line.rstrip(), flush=True)  # one long value must not widen every other line
 
 
 def report_error(message: str, *, code: Exit, as_json: bool, details: Any = None) -> None:

@@ -13,6 +13,8 @@ from .serve import Config, DataDir, load_settings
 if TYPE_CHECKING:
     from ..auth import Tokens
 
+AFTERWARDS = "Not shown again. Every caller needs a token now: in HEADRACE_TOKEN, or as api_key."
+
 
 def create(
     name: Annotated[str, typer.Argument(help="Who or what will use it.")],
@@ -31,6 +33,7 @@ def create(
         print_json({"name": name, "token": token})
     else:
         console().print(token, markup=False)
+        typer.echo(AFTERWARDS, err=True)
 
 
 def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json = False) -> None:
@@ -45,7 +48,7 @@ def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json =
 
 
 def revoke(
-    shown: Annotated[str, typer.Argument(help="The token's first characters, as listed.")],
+    shown: Annotated[str, typer.Argument(help="As `headrace token list` shows it.")],
     config: Config = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -55,7 +58,7 @@ def revoke(
     known = [entry["shown"] for entry in _entries(tokens)]
     if not tokens.revoke(shown):
         listed = ", ".join(known) or "none"
-        raise CliError(f"no token begins with {shown}; there are: {listed}", Exit.REFUSED)
+        raise CliError(f"no token is listed as {shown}; there are: {listed}", Exit.REFUSED)
     if as_json:
         print_json({"revoked": shown, "left": len(known) - 1})
     else:

@@ -163,6 +163,34 @@ def test_verbs_reach_their_route(daemon: ScriptedDaemon, verb: str) -> None:
     assert run(verb, "ftjob-1") == Exit.OK
 
 
+def test_pause_of_a_running_job_says_that_its_step_comes_first(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.answer(f"POST {JOBS}/ftjob-1/pause", {**JOB, "status": "running"})
+    run("pause", "ftjob-1")
+    assert "pause follows when the step in hand is finished" in capsys.readouterr().out
+
+
+def test_refusal_for_want_of_a_token_says_where_to_put_it(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"message": "No token was given.", "code": "missing_token"}
+    daemon.answer(f"GET {JOBS}", {"error": error}, status=401)
+    assert run("jobs") == Exit.REFUSED
+    assert "HEADRACE_TOKEN" in capsys.readouterr().err
+
+
+def test_status_keeps_to_what_people_read_and_is_no_wider_than_its_values(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = {"step": 3, "plan": {"slots": 3}, "bottleneck": "waits " * 50}
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "engine": engine})
+    run("status", "ftjob-1")
+    shown = capsys.readouterr().out
+    assert "engine.bottleneck" in shown and "engine.plan" not in shown
+    assert min(map(len, shown.splitlines())) < 40
+
+
 def test_jobs_and_status_show_the_step(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,13 @@ def test_fsck_finds_one_changed_byte(volume: Path, capsys: pytest.CaptureFixture
     assert code == Exit.FAILED and "layers.0" in found[0]["problems"][0]
 
 
+def test_fsck_that_finds_nothing_says_where_it_looked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("fsck", "--volume", tmp_path) == Exit.OK
+    assert str(tmp_path) in capsys.readouterr().out
+
+
 def test_fsck_of_a_missing_volume_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
