@@ -62,7 +62,12 @@ def run_daemon(settings: "Settings", *, as_json: bool) -> None:
     from ..server import address, listen, run
 
     configure()
-
+    for path in settings.models_dir:
+        if not path.is_dir():
+            reason = f"models directory {path} is not there"
+            raise CliError(
+                f"{reason}; make or mount it, or give another --models-dir", Exit.REFUSED
+            )
     try:
         sock = listen(settings.host, settings.port)
     except OSError as error:

@@ -66,6 +66,15 @@ def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFix
     assert "--json" in capsys.readouterr().out
 
 
+def test_serve_refuses_a_models_directory_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "models"
+    code = run("serve", "--port", "0", "--data-dir", tmp_path / "data", "--models-dir", missing)
+    assert code == Exit.REFUSED
+    assert f"models directory {missing} is not there" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_version_is_told_where_nothing_is_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
