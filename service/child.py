@@ -125,9 +125,14 @@ class Child:
             self._gone.set()
 
 
-# glibc gives each thread an arena that keeps what was freed. A fixed mmap threshold would keep some
-# 40 MiB less resident, but costs a quarter of a layer's time in page faults; the plan counts them.
-WORKER_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
+# glibc keeps freed memory in arenas of its threads and raises its mmap threshold by itself. Fixed
+# thresholds cost an eighth of the speed in page faults, but keep 100 MB less resident: without
+# them the demo's worker came within its budget's last half per cent (LOG.md).
+WORKER_ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+}
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
