@@ -169,7 +169,7 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
     Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
     the projections, queries, keys, values and attention output, and four intermediates; the
     norms' fp32 copies come on top in bf16 compute. Counted from the decoder layer's graph; a
-    compiled layer saves less, since it recomputes what is cheap (measured on torch 2.11).
+    compiled layer saves less, since it recomputes what is cheap.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
