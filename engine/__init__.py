@@ -12,10 +12,13 @@ from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
 
 if TYPE_CHECKING:
+    from .adamw_cpu import CpuKernel, cpu_kernel
     from .bench import bench_step
     from .box import available_memory, detect_box
+    from .cores import usable_cores
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
+    from .host_optimizer import measure_cpu_optimizer
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
     from .prepare import (
         DataProblem,
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from .weights import export_store
 
 _HOMES = {
+    "CpuKernel": "adamw_cpu",
+    "cpu_kernel": "adamw_cpu",
+    "measure_cpu_optimizer": "host_optimizer",
+    "usable_cores": "cores",
     "SHAPES": "shapes",
     "available_memory": "box",
     "bench_step": "bench",
@@ -67,6 +74,7 @@ _HOMES = {
 __all__ = [
     "Box",
     "CannotFit",
+    "CpuKernel",
     "DataProblem",
     "DataReport",
     "DemoData",
@@ -94,11 +102,13 @@ __all__ = [
     "available_memory",
     "bench_step",
     "check_rows",
+    "cpu_kernel",
     "detect_box",
     "export_store",
     "fit_microbatch_rows",
     "load_tokenizer",
     "make_plan",
+    "measure_cpu_optimizer",
     "num_steps",
     "prepare_dataset",
     "prepare_model",
@@ -106,6 +116,7 @@ __all__ = [
     "run_job",
     "shape_spec",
     "source_dtype",
+    "usable_cores",
     "write_demo_data",
 ]
 
