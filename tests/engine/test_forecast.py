@@ -139,8 +139,8 @@ plan = make_plan(spec, config, longest_row_tokens=4096, box=box)
 report = plan_report(plan, spec, config, longest_row_tokens=4096, box=box)
 assert report["changes"] and report["forecast"]["conditions"]
 seconds = time.perf_counter() - started
-(peak,) = [1024 * int(line.split()[1]) for line in Path("/proc/self/status").read_text().split("\\n")
-           if line.startswith("VmHWM")]
+lines = Path("/proc/self/status").read_text().splitlines()
+(peak,) = [1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
 assert "torch" not in sys.modules and "transformers" not in sys.modules
 assert seconds < 5 and peak < 300e6, (seconds, peak)
 """
