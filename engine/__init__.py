@@ -12,7 +12,9 @@ from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
 
 if TYPE_CHECKING:
+    from .account import JobSize
     from .adamw_cpu import CpuKernel, cpu_kernel
+    from .advice import nearest_fit, plan_report
     from .bench import bench_step
     from .box import available_memory, detect_box
     from .cores import usable_cores
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         check_rows,
         prepare_dataset,
     )
+    from .rates import Rates
     from .run import run_job
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
@@ -40,6 +43,10 @@ _HOMES = {
     "cpu_kernel": "adamw_cpu",
     "measure_cpu_optimizer": "host_optimizer",
     "usable_cores": "cores",
+    "JobSize": "account",
+    "nearest_fit": "advice",
+    "plan_report": "advice",
+    "Rates": "rates",
     "SHAPES": "shapes",
     "available_memory": "box",
     "bench_step": "bench",
@@ -79,6 +86,7 @@ __all__ = [
     "DataReport",
     "DemoData",
     "FormCheck",
+    "JobSize",
     "LinkReport",
     "ModelError",
     "ModelSpec",
@@ -86,6 +94,7 @@ __all__ = [
     "OUTCOME_OF",
     "ParamSpec",
     "Plan",
+    "Rates",
     "RecordLayout",
     "RowFile",
     "RowIndex",
@@ -109,7 +118,9 @@ __all__ = [
     "load_tokenizer",
     "make_plan",
     "measure_cpu_optimizer",
+    "nearest_fit",
     "num_steps",
+    "plan_report",
     "prepare_dataset",
     "prepare_model",
     "read_model_spec",
