@@ -8,6 +8,7 @@ Device = Literal["cpu", "cuda"]
 ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 StateFormat = Literal["exact"]
+Method = Literal["full", "lora"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
@@ -47,6 +48,12 @@ class TrainConfig:
     microbatch_rows: int = 4
     num_epochs: int = 3
     max_steps: int | None = None
+    method: Method = "full"
+    freeze: tuple[str, ...] = ()  # patterns (*, ?, [..]) of names of parameters that stay
+    lora_rank: int = 16
+    lora_alpha: float = 32.0
+    lora_rslora: bool = False
+    lora_targets: tuple[str, ...] = ("all-linear",)
     loss_chunk_tokens: int = 256
     compile: Compile = "off"  # torch.compile of the layers, per shape or for all shapes
     deterministic: bool = True
@@ -89,6 +96,7 @@ class TrainConfig:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
         if self.max_wear_share is not None and not self.max_wear_share > 0:
             raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
+        self._check_method()
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:
@@ -100,12 +108,25 @@ class TrainConfig:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
 
+    def _check_method(self) -> None:
+        if self.method == "lora" and self.freeze:
+            raise ValueError("freeze is set, and method lora freezes the whole model already")
+        if self.lora_rank < 1 or not self.lora_alpha > 0 or not all(self.lora_targets):
+            raise ValueError(
+                f"wanted lora_rank of at least 1 (now {self.lora_rank}), lora_alpha above 0 "
+                f"(now {self.lora_alpha}) and lora_targets that are not empty"
+            )
+        if not self.lora_targets:
+            raise ValueError("lora_targets is empty; wanted all-linear, or names of projections")
+
     @property
     def numerics_key(self) -> dict[str, Any]:
         """The fields that decide every bit of the result, by name; stored with the job."""
         names = [field.name for field in fields(self)]
         stop = names.index("deterministic") + 1
-        return {name: getattr(self, name) for name in names[names.index("seed") : stop]}
+        values = {name: getattr(self, name) for name in names[names.index("seed") : stop]}
+        # As JSON gives it back, since that is what a commit carries.
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values; `from_dict` reads them back."""
@@ -117,7 +138,10 @@ class TrainConfig:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ValueError(f"unknown settings: {', '.join(unknown)}")
-        return cls(**{**values, "volumes": tuple(values.get("volumes", ()))})
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**given)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

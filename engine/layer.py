@@ -1,6 +1,6 @@
 """Forward and backward of one resident layer: transformers' own module, bound to slot views."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch.func import functional_call
 from .config import Compile
 from .families import FAMILIES
 from .hf_config import build_config
+from .lora import adapted
+from .lora_layer import add_adapters
 from .masks import causal_mask
 from .model import LAYERS, LayerKind, ModelSpec, RecordLayout
 
@@ -57,17 +59,21 @@ class LayerModule:
         self._config = build_config(spec, dtype=dtype)
         # PyTorch's fused attention knows no softcap.
         self._config._attn_implementation = "eager" if spec.attention_softcap else "sdpa"
+        self._lora = spec.lora
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
-        layers = spec.of_kind("layer")
-        self._kinds = {
-            layout.name: kind for layout, kind in zip(layers, spec.layer_kinds, strict=True)
-        }
-        self._calls: dict[str, Callable[..., Tensor]] = {}
-        for i, kind in enumerate(spec.layer_kinds):
-            if kind.name not in self._calls:
-                self._calls[kind.name] = self._build(kind, i, compile)
+        self._kinds = dict.fromkeys(kind.name for kind in spec.layer_kinds)
+        self._calls: dict[str, tuple[str, Callable[..., Tensor]]] = {}
+        built: dict[tuple[str, ...], Callable[..., Tensor]] = {}
+        for i, (layout, kind) in enumerate(
+            zip(spec.of_kind("layer"), spec.layer_kinds, strict=True)
+        ):
+            names = adapted(spec.lora, layout) if spec.lora else []
+            key = (kind.name, *names)
+            if key not in built:
+                built[key] = self._build(kind, i, compile, names)
+            self._calls[layout.name] = (kind.name, built[key])
         norm = self._class("RMSNorm")
         with torch.device("meta"):
             self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
@@ -78,10 +84,16 @@ class LayerModule:
     def _class(self, name: str) -> Any:
         return getattr(self._classes, self._family.prefix + name)
 
-    def _build(self, kind: LayerKind, index: int, compile: Compile) -> Callable[..., Tensor]:
-        """What computes a layer of that kind, whose first one has the index."""
+    def _build(
+        self, kind: LayerKind, index: int, compile: Compile, names: Sequence[str]
+    ) -> Callable[..., Tensor]:
+        """What computes a layer of that kind, whose first one has the index, with adapters on the
+        projections of these names."""
         with torch.device("meta"):
-            layer = _frozen(self._class("DecoderLayer")(self._config, layer_idx=index))
+            layer = self._class("DecoderLayer")(self._config, layer_idx=index)
+            if self._lora is not None:
+                add_adapters(layer, names, self._lora)
+        layer = _frozen(layer)
         # Only transformers' own arithmetic wants a mask where plain causality is all there is.
         explicit = self._config._attn_implementation == "eager"
 
@@ -104,8 +116,8 @@ class LayerModule:
         position_ids = torch.arange(num_tokens, device=self._device)[None]
         like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
         if self._family.rope_per_kind:
-            return {kind: rotary(like, position_ids, kind) for kind in self._calls}
-        return dict.fromkeys(self._calls, rotary(like, position_ids))
+            return {kind: rotary(like, position_ids, kind) for kind in self._kinds}
+        return dict.fromkeys(self._kinds, rotary(like, position_ids))
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         """Input of the first layer, (rows, tokens, hidden); `table` is (vocabulary, hidden)."""
@@ -120,9 +132,12 @@ class LayerModule:
     def forward(
         self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
     ) -> Tensor:
-        """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden)."""
-        kind = self._kinds[layout.name].name
-        return self._calls[kind](dict(weights), hidden, *positions[kind])
+        """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden).
+
+        `weights` are those of its record, and of the one beside it if there is one.
+        """
+        kind, call = self._calls[layout.name]
+        return call(dict(weights), hidden, *positions[kind])
 
     def forward_only(
         self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
