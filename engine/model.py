@@ -9,7 +9,9 @@ ELEMENT_ALIGNMENT = 256  # parameters start on multiples: 256 bytes even at one 
 COMPONENT_ALIGNMENT = 2048  # a component of that many bfloat16 elements fills whole pages
 
 RecordKind = Literal["embedding", "layer", "norm", "head", "beside"]
-BaseFormat = Literal["bfloat16", "float32"]
+CodedFormat = Literal["nf4", "int8"]  # of the matrices of layers; the rest is bfloat16
+BaseFormat = Literal["bfloat16", "float32", "nf4", "int8"]
+CODE_BLOCK = 64  # coded weights that share a scale; divides the alignment of parameters
 
 # The checkpoint's names, the same in every family that is known here.
 EMBEDDING = "model.embed_tokens.weight"

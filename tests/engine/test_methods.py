@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from headrace.engine import ModelError, TrainConfig
-from headrace.engine.decoder import ELEMENT_ALIGNMENT
 from headrace.engine.methods import method_spec
-from headrace.engine.model import ModelSpec
+from headrace.engine.model import ELEMENT_ALIGNMENT, ModelSpec
 from headrace.engine.source import spec_from_config
 from tiny import tiny_config
 
