@@ -169,7 +169,8 @@ def lay_out(
 def _records(
     sizes: DecoderSizes, layer: Tensors, *, tied: bool, max_record_elements: int
 ) -> Iterator[RecordLayout]:
-    params, layer_elements = pack(layer)
+    # Matrices first: what is stored in few bits, or coarsely, is then one run from the start.
+    params, layer_elements = pack(sorted(layer, key=lambda tensor: len(tensor[1]) == 1))
     limit = max(max_record_elements, layer_elements)
     table = (sizes.vocab_size, sizes.hidden_size)
     _check_num_records(sizes, -(-sizes.vocab_size // _rows_in(table, limit)))
