@@ -22,7 +22,8 @@ from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic
 from .state import split_master, state_record, state_views
-from .step import StepInputs, StepOutcome, train_step
+from .step import StepOutcome, train_step
+from .step_compute import StepInputs
 from .visits import update_visit
 from .workspace import Workspace
 
@@ -128,7 +129,10 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
         views.exp_avg.zero_()
         views.exp_avg_sq.zero_()
         slot.done = work.transfer.fence()
-        mover.write(update_visit(i), slot)
+        visit = update_visit(i)
+        if mover.needs_slot(visit):
+            mover.release(visit, slot)()
+            slot.free.order()
 
 
 def _time_steps(
@@ -152,6 +156,7 @@ def _time_steps(
             way=way,
             last_norm=None,
             pending=pending,
+            another_follows=not commit and step <= num_steps,
         )
         outcomes.append(train_step(work, mover, inputs))
         pending = outcomes[-1].pending

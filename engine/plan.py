@@ -56,13 +56,15 @@ class Box:
 class Plan:
     """The decisions for one run. Sizes are bytes; a breakdown by purpose explains each tier."""
 
-    num_slots: int
+    num_slots: int  # on the device
+    num_staging: int  # in host memory, for records on NVMe
     slot_bytes: int
     tiers: tuple[Tier, ...]  # home of each record's state
     keep_layers: tuple[int, ...]  # layers whose activations stay, so that nothing is recomputed
     activation_tier: Literal["device", "host"]
     clip_way: ClipWay
-    keep_grads: bool  # gradients have a home in host memory until the update
+    keep_grads: bool  # gradients have a home until the update
+    grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     max_step_tokens: int  # padded tokens of the largest step
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -100,18 +102,25 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
     tiers, keep = placement.tiers, placement.keep_layers
     plan = Plan(
         num_slots=placement.num_slots,
+        num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
         tiers=tiers,
         keep_layers=keep,
         activation_tier=placement.activation_tier,
         clip_way=_choose_way(config, placement),
         keep_grads=placement.keep_grads,
+        grad_tier=placement.grad_tier,
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
         link_bytes={
-            way: link_bytes(spec, config, step_visits(spec, tiers, keep, way, pending=True), tiers)
+            way: link_bytes(
+                spec,
+                config,
+                step_visits(spec, tiers, keep, way, pending=True, num_slots=placement.num_slots),
+                tiers,
+            )
             for way in get_args(Way)
         },
     )
