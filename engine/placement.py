@@ -7,12 +7,14 @@ searched for the shortest predicted step.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
-from .config import TrainConfig
-from .sizes import Placement, Sizes, Tier
+from .config import ClipWay, TrainConfig
+from .sizes import STATE_BYTES_PER_ELEMENT, NearTier, Placement, Sizes, Tier, state_bytes
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
+_DEEP_SLOTS = (24, 16, 12, 8, 6, 4, 3, 2)
 
 # Rates of a data-centre GPU on PCIe 5, used to weigh one choice against another, not to predict.
 _FLOPS = 500e12
@@ -34,6 +36,20 @@ def choose_placement(
     return min(candidates, key=lambda placement: _step_seconds(sizes, placement))
 
 
+def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
+    """How the update meets its clip factor; `auto` is decided anew before each step."""
+    if not placement.keep_grads:
+        return "speculative"
+    # Between commits the working state is rewritten in place, so there is nothing to redo from.
+    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
+        return config.clip_way
+    if config.clip_way in ("serial", "deferred"):
+        return config.clip_way
+    # A deferred update reads the state instead of the weights: one read less where it is streamed.
+    streams = set(placement.tiers) != {"device"}
+    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
+
+
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
     """Whether final gradients must wait for the update.
 
@@ -47,45 +63,73 @@ def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    for tiers in _tier_choices(sizes, config):
-        for num_slots in _slot_choices(config):
-            base = Placement(
-                tiers=tiers, num_slots=num_slots, keep_grads=needs_kept_grads(config, tiers)
+    near: tuple[NearTier, ...] = ("device", "host")
+    on_gpu = config.device == "cuda"
+    for tiers in _tier_choices(sizes, config, host_limit):
+        keep_grads = needs_kept_grads(config, tiers)
+        streams = set(tiers) != {"device"}
+        for num_slots, grad_tier, activation_tier in product(
+            _slot_choices(config, deep=on_gpu and streams),
+            near if on_gpu and streams and keep_grads else ("host",),
+            near if on_gpu else ("device",),
+        ):
+            placement = Placement(
+                tiers=tiers,
+                num_slots=num_slots,
+                grad_tier=grad_tier,
+                activation_tier=activation_tier,
+                keep_grads=keep_grads,
             )
-            yield _with_kept(sizes, config, base, device_limit)
-            if config.device == "cuda":
-                parked = Placement(
-                    tiers=tiers,
-                    num_slots=num_slots,
-                    activation_tier="host",
-                    keep_grads=base.keep_grads,
-                )
-                yield _with_kept(sizes, config, parked, device_limit)
+            yield _with_kept(sizes, config, placement, device_limit)
 
 
-def _tier_choices(sizes: Sizes, config: TrainConfig) -> Iterator[tuple[Tier, ...]]:
+def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
     """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers."""
     count = len(sizes.spec.records)
     if config.state_tier != "auto":
-        yield (config.state_tier,) * count
+        yield _repeat(config.state_tier, count)
         return
     if config.device == "cuda":
         coarse = max(1, count // 32)  # a search of seconds for a large model would be felt
-        for num_near in range(count, 0, -coarse):
-            for far in ("host", "nvme") if num_near < count else ("host",):
-                yield (*_repeat(far, count - num_near), *_repeat("device", num_near))
+        for num_near in range(count, -1, -coarse):
+            num_far = count - num_near
+            for num_host in sorted(
+                {num_far, *(_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1))},
+                reverse=True,
+            ):
+                yield (
+                    *_repeat("nvme", num_far - num_host),
+                    *_repeat("host", num_host),
+                    *_repeat("device", num_near),
+                )
     yield _repeat("host", count)
     yield _repeat("nvme", count)
+
+
+def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
+    """How many of the first `num_far` records, taken from the last, host memory holds the state
+    of, beside staging and (`grads`) the gradients of all of them."""
+    far = sizes.spec.records[:num_far]
+    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
+    left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
+    fitting = 0
+    for record in reversed(far):
+        left -= state_bytes(record)
+        if left < 0:
+            break
+        fitting += 1
+    return fitting
 
 
 def _repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
     return (tier,) * count
 
 
-def _slot_choices(config: TrainConfig) -> Sequence[int]:
+def _slot_choices(config: TrainConfig, *, deep: bool) -> Sequence[int]:
+    """On a GPU spare slots are a cache: they take what the next step begins with."""
     if config.num_slots is not None:
         return (config.num_slots,)
-    return range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
+    return _DEEP_SLOTS if deep else range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
 
 
 def _with_kept(
@@ -121,27 +165,49 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
 
 
 def _step_seconds(sizes: Sizes, placement: Placement) -> float:
-    """A weight for comparing placements: compute and links overlap within each pass."""
-    spec = sizes.spec
-    layers = spec.num_layers
+    """A weight for comparing placements: compute and links overlap within each pass.
+
+    With the deferred way the state crosses the link in forward, both ways, but for what fits the
+    slots: that comes up in the backward pass of the step before, and goes down in this one's.
+    """
+    spec, width = sizes.spec, sizes.compute_bytes
     pass_flops = 2.0 * spec.num_params * sizes.step_tokens
-    recomputed = 1 - len(placement.keep_layers) / layers
-    link = nvme = 0.0
-    for record, tier in zip(spec.records, placement.tiers, strict=True):
-        link += record.num_elements if tier != "device" else 0
-        nvme += record.num_elements if tier == "nvme" else 0
-    width = sizes.compute_bytes
+    recomputed = 1 - len(placement.keep_layers) / spec.num_layers
+    homes = list(zip(spec.records, placement.tiers, strict=True))
+    link = sum(record.num_elements for record, tier in homes if tier != "device")
+    nvme = sum(record.num_elements for record, tier in homes if tier == "nvme")
     parked = sizes.boundary_bytes if placement.activation_tier == "host" else 0
+    grads = 0
+    if placement.keep_grads and placement.grad_tier == "host":
+        grads = link * width
 
-    def seconds(flops: float, bytes_per_element: float, extra_bytes: float = 0) -> float:
-        return max(
-            flops / _FLOPS,
-            (link * bytes_per_element + extra_bytes) / _LINK_BYTES_PER_SECOND,
-            nvme * bytes_per_element / _NVME_BYTES_PER_SECOND,
+    def seconds(flops: float, up: float, down: float, nvme_bytes: float) -> float:
+        stages = (flops / _FLOPS, up / _LINK_BYTES_PER_SECOND, down / _LINK_BYTES_PER_SECOND)
+        # A slot is read into, computed on and written in turn: few slots leave a stage idle.
+        in_turn = sum(stages) / placement.num_slots
+        return max(*stages, in_turn, nvme_bytes / _NVME_BYTES_PER_SECOND)
+
+    weights = width * link * recomputed  # kept layers keep their weights too
+    backward_flops = pass_flops * (2 + recomputed)
+    if choose_way(sizes.config, placement) == "deferred":
+        ahead = min(
+            placement.num_slots * sizes.slot_bytes,
+            STATE_BYTES_PER_ELEMENT * (link - nvme),
+            _LINK_BYTES_PER_SECOND * backward_flops / _FLOPS,
         )
-
-    forward = seconds(pass_flops, width, parked)
-    backward = seconds(pass_flops * (2 + recomputed), width, parked)
-    update = seconds(0, 26)
-    slots = 1e-9 * (DEFAULT_SLOTS - placement.num_slots)  # between equals, more slots
+        state = STATE_BYTES_PER_ELEMENT * link
+        forward = seconds(
+            pass_flops,
+            state - ahead + grads,
+            state - ahead + parked,
+            2 * STATE_BYTES_PER_ELEMENT * nvme,
+        )
+        backward = seconds(backward_flops, weights + ahead + parked, grads + ahead, width * nvme)
+        update = 0.0
+    else:
+        forward = seconds(pass_flops, width * link, parked, width * nvme)
+        backward = seconds(backward_flops, weights + parked, grads, width * nvme)
+        state = STATE_BYTES_PER_ELEMENT * link
+        update = seconds(0, state + grads, state, 2 * STATE_BYTES_PER_ELEMENT * nvme)
+    slots = 1e-9 * abs(placement.num_slots - DEFAULT_SLOTS)  # between equals, the usual number
     return forward + backward + update + slots

@@ -12,8 +12,8 @@ from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .config import ClipWay, TrainConfig
 from .model import ModelSpec
-from .placement import choose_placement
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
+from .placement import choose_placement, choose_way
+from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Sizes, Tier
 from .state_record import state_record
 from .visits import Way, link_bytes, step_visits
 
@@ -107,7 +107,7 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
         tiers=tiers,
         keep_layers=keep,
         activation_tier=placement.activation_tier,
-        clip_way=_choose_way(config, placement),
+        clip_way=choose_way(config, placement),
         keep_grads=placement.keep_grads,
         grad_tier=placement.grad_tier,
         max_step_tokens=sizes.step_tokens,
@@ -146,19 +146,6 @@ def fit_microbatch_rows(
             if rows == 1:
                 raise
             rows = rows // 2
-
-
-def _choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
 
 
 def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:
