@@ -17,6 +17,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama3-8b": dict(
         hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128256, layers=32
     ),
+    # The sizes of Qwen2.5-14B and -32B, as Llama layers: without biases.
+    "14b": dict(hidden=5120, intermediate=13824, heads=40, kv_heads=8, vocab=152064, layers=48),
+    "32b": dict(hidden=5120, intermediate=27648, heads=40, kv_heads=8, vocab=152064, layers=64),
     "llama3-70b": dict(
         hidden=8192, intermediate=28672, heads=64, kv_heads=8, vocab=128256, layers=80
     ),
