@@ -12,6 +12,8 @@ from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
 
 if TYPE_CHECKING:
+    from .account import JobSize
+    from .advice import nearest_fit, plan_report
     from .bench import bench_step
     from .box import available_memory, detect_box
     from .data import TokenDataset, num_steps
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         check_rows,
         prepare_dataset,
     )
+    from .rates import Rates
     from .run import run_job
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from .weights import export_store
 
 _HOMES = {
+    "JobSize": "account",
+    "nearest_fit": "advice",
+    "plan_report": "advice",
+    "Rates": "rates",
     "SHAPES": "shapes",
     "available_memory": "box",
     "bench_step": "bench",
@@ -71,6 +78,7 @@ __all__ = [
     "DataReport",
     "DemoData",
     "FormCheck",
+    "JobSize",
     "LinkReport",
     "ModelError",
     "ModelSpec",
@@ -78,6 +86,7 @@ __all__ = [
     "OUTCOME_OF",
     "ParamSpec",
     "Plan",
+    "Rates",
     "RecordLayout",
     "RowFile",
     "RowIndex",
@@ -99,7 +108,9 @@ __all__ = [
     "fit_microbatch_rows",
     "load_tokenizer",
     "make_plan",
+    "nearest_fit",
     "num_steps",
+    "plan_report",
     "prepare_dataset",
     "prepare_model",
     "read_model_spec",

@@ -2,7 +2,7 @@
 
 On the CPU both memory tiers are the same memory, so state goes to the host when all of it fits
 and to NVMe otherwise. On a GPU the shares of state and of kept activations on the device are
-searched for the shortest predicted step.
+searched for the shortest step, as the box's rates predict it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,34 +10,68 @@ from dataclasses import replace
 from itertools import product
 
 from .config import ClipWay, TrainConfig
-from .sizes import STATE_BYTES_PER_ELEMENT, NearTier, Placement, Sizes, Tier, state_bytes
+from .cost import formula_seconds, reads_ahead, step_cost
+from .rates import VolumeRates
+from .sizes import NearTier, Placement, Sizes, Tier, state_bytes
+from .step_cost import StepModel
+from .visits import Way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 4, 3, 2)
-
-# Rates of a data-centre GPU on PCIe 5, used to weigh one choice against another, not to predict.
-_FLOPS = 500e12
-_LINK_BYTES_PER_SECOND = 50e9
-_NVME_BYTES_PER_SECOND = 5e9
+_NUM_PLAYED = 6  # placements that the formula finds best are played through
+_NVME_GAIN = 0.05  # a drive is worn only for a step that is so much shorter
 
 
 def choose_placement(
-    sizes: Sizes, config: TrainConfig, *, device_limit: int, host_limit: int
+    model: StepModel, sizes: Sizes, drives: VolumeRates, *, device_limit: int, host_limit: int
 ) -> Placement:
-    """The best placement that fits the limits (bytes); the last resort when none does."""
-    candidates = [
+    """The fastest placement that fits the limits (bytes); the last resort when none does.
+
+    One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
+    """
+    config = sizes.config
+    fitting = [
         placement
         for placement in _candidates(sizes, config, device_limit, host_limit)
         if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
     ]
-    if not candidates:
+    if not fitting:
         return _last_resort(sizes, config)
-    return min(candidates, key=lambda placement: _step_seconds(sizes, placement))
+    best: list[tuple[float, Placement]] = []
+    for streams in (False, True):
+        group = [placement for placement in fitting if ("nvme" in placement.tiers) == streams]
+        if group:
+            best.append(_fastest(model, drives, group))
+    (seconds, chosen), *streamed = best
+    if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
+        return streamed[0][1]
+    return chosen
+
+
+def _fastest(
+    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+) -> tuple[float, Placement]:
+    """Seconds and placement of the shortest step; between equals the usual number of slots."""
+
+    def by_formula(placement: Placement) -> float:
+        way = planned_way(choose_way(model.config, placement))
+        return formula_seconds(model, placement, way, drives)
+
+    def played(placement: Placement) -> float:
+        way = planned_way(choose_way(model.config, placement))
+        if reads_ahead(model, way):
+            return formula_seconds(model, placement, way, drives)
+        return step_cost(model, placement, way, drives).seconds
+
+    finalists = sorted(placements, key=by_formula)[:_NUM_PLAYED]
+    times = [(played(placement), placement) for placement in finalists]
+    # Between equals the usual number of slots.
+    return min(times, key=lambda one: (round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)))
 
 
 def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    """How the update meets its clip factor; `auto` is decided anew before each step."""
+    """How the update waits for the norm; `auto` is decided step by step."""
     if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.
@@ -48,6 +82,11 @@ def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
     # A deferred update reads the state instead of the weights: one read less where it is streamed.
     streams = set(placement.tiers) != {"device"}
     return "deferred" if streams and config.commit_every_steps > 1 else "serial"
+
+
+def planned_way(way: ClipWay) -> Way:
+    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
+    return "serial" if way == "auto" else way
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -162,52 +201,3 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         keep_layers=tuple(keep),
         keep_grads=needs_kept_grads(config, tiers),
     )
-
-
-def _step_seconds(sizes: Sizes, placement: Placement) -> float:
-    """A weight for comparing placements: compute and links overlap within each pass.
-
-    With the deferred way the state crosses the link in forward, both ways, but for what fits the
-    slots: that comes up in the backward pass of the step before, and goes down in this one's.
-    """
-    spec, width = sizes.spec, sizes.compute_bytes
-    pass_flops = 2.0 * spec.num_params * sizes.step_tokens
-    recomputed = 1 - len(placement.keep_layers) / spec.num_layers
-    homes = list(zip(spec.records, placement.tiers, strict=True))
-    link = sum(record.num_elements for record, tier in homes if tier != "device")
-    nvme = sum(record.num_elements for record, tier in homes if tier == "nvme")
-    parked = sizes.boundary_bytes if placement.activation_tier == "host" else 0
-    grads = 0
-    if placement.keep_grads and placement.grad_tier == "host":
-        grads = link * width
-
-    def seconds(flops: float, up: float, down: float, nvme_bytes: float) -> float:
-        stages = (flops / _FLOPS, up / _LINK_BYTES_PER_SECOND, down / _LINK_BYTES_PER_SECOND)
-        # A slot is read into, computed on and written in turn: few slots leave a stage idle.
-        in_turn = sum(stages) / placement.num_slots
-        return max(*stages, in_turn, nvme_bytes / _NVME_BYTES_PER_SECOND)
-
-    weights = width * link * recomputed  # kept layers keep their weights too
-    backward_flops = pass_flops * (2 + recomputed)
-    if choose_way(sizes.config, placement) == "deferred":
-        ahead = min(
-            placement.num_slots * sizes.slot_bytes,
-            STATE_BYTES_PER_ELEMENT * (link - nvme),
-            _LINK_BYTES_PER_SECOND * backward_flops / _FLOPS,
-        )
-        state = STATE_BYTES_PER_ELEMENT * link
-        forward = seconds(
-            pass_flops,
-            state - ahead + grads,
-            state - ahead + parked,
-            2 * STATE_BYTES_PER_ELEMENT * nvme,
-        )
-        backward = seconds(backward_flops, weights + ahead + parked, grads + ahead, width * nvme)
-        update = 0.0
-    else:
-        forward = seconds(pass_flops, width * link, parked, width * nvme)
-        backward = seconds(backward_flops, weights + parked, grads, width * nvme)
-        state = STATE_BYTES_PER_ELEMENT * link
-        update = seconds(0, state + grads, state, 2 * STATE_BYTES_PER_ELEMENT * nvme)
-    slots = 1e-9 * abs(placement.num_slots - DEFAULT_SLOTS)  # between equals, the usual number
-    return forward + backward + update + slots

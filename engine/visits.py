@@ -108,6 +108,17 @@ def sweep_visits(spec: ModelSpec) -> list[Visit]:
     return [replace(update_visit(i), pending=True) for i in range(len(spec.records))]
 
 
+def write_order(visits: Sequence[Visit]) -> list[int | None]:
+    """For each visit, the last earlier one that writes its record: that is read after it."""
+    last: dict[int, int] = {}
+    order = []
+    for i, visit in enumerate(visits):
+        order.append(last.get(visit.record))
+        if visit.writes:
+            last[visit.record] = i
+    return order
+
+
 def update_visit(record: int, *, committed: bool = False) -> Visit:
     """A visit that updates a record from its kept gradient."""
     return Visit(
@@ -131,17 +142,22 @@ def link_bytes(
     """Payload bytes of records over each link for these visits (kept gradients not counted)."""
     totals = dict.fromkeys(LINKS, 0)
     for visit in visits:
-        if tiers[visit.record] == "device":
-            continue
-        elements = spec.records[visit.record].num_elements
-        read = read_bytes_per_element(config, visit.reads) * elements
-        written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
-        totals["h2d"] += read
-        totals["d2h"] += written
-        if tiers[visit.record] == "nvme":
-            totals["nvme_read"] += read
-            totals["nvme_write"] += written
+        for link, moved in visit_bytes(spec, config, visit, tiers[visit.record]).items():
+            totals[link] += moved
     return totals
+
+
+def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) -> dict[str, int]:
+    """Payload bytes of the visited record over each link; `tier` is its home."""
+    if tier == "device":
+        return {}
+    elements = spec.records[visit.record].num_elements
+    read = read_bytes_per_element(config, visit.reads) * elements
+    written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
+    moved = {"h2d": read, "d2h": written}
+    if tier == "nvme":
+        moved |= {"nvme_read": read, "nvme_write": written}
+    return moved
 
 
 def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
