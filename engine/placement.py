@@ -5,7 +5,7 @@ and to NVMe otherwise. On a GPU the shares of state and of kept activations on t
 searched for the shortest step, as the box's rates predict it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -18,7 +18,7 @@ from .visits import Way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
-_DEEP_SLOTS = (24, 16, 12, 8, 6, 4, 3, 2)
+_DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through
 _NVME_GAIN = 0.05  # a drive is worn only for a step that is so much shorter
 
@@ -31,22 +31,41 @@ def choose_placement(
     One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
     """
     config = sizes.config
-    fitting = [
-        placement
-        for placement in _candidates(sizes, config, device_limit, host_limit)
-        if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
-    ]
-    if not fitting:
+
+    def fitting(candidates: Iterable[Placement]) -> list[Placement]:
+        return [
+            placement
+            for placement in candidates
+            if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
+        ]
+
+    known = fitting(_candidates(sizes, config, device_limit, host_limit))
+    if not known:
         return _last_resort(sizes, config)
     best: list[tuple[float, Placement]] = []
     for streams in (False, True):
-        group = [placement for placement in fitting if ("nvme" in placement.tiers) == streams]
+        group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
         if group:
-            best.append(_fastest(model, drives, group))
+            finalists = _shortest(model, drives, group)
+            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
+            best.append(_fastest(model, drives, [*finalists, *deeper]))
     (seconds, chosen), *streamed = best
     if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
         return streamed[0][1]
     return chosen
+
+
+def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
+    way = planned_way(choose_way(model.config, placement))
+    return formula_seconds(model, placement, way, drives)
+
+
+def _shortest(
+    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+) -> list[Placement]:
+    """The placements that the formula finds best."""
+    ranked = sorted(placements, key=lambda one: _by_formula(model, drives, one))
+    return ranked[:_NUM_PLAYED]
 
 
 def _fastest(
@@ -54,20 +73,27 @@ def _fastest(
 ) -> tuple[float, Placement]:
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
-    def by_formula(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
-        return formula_seconds(model, placement, way, drives)
-
     def played(placement: Placement) -> float:
         way = planned_way(choose_way(model.config, placement))
         if reads_ahead(model, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
-    finalists = sorted(placements, key=by_formula)[:_NUM_PLAYED]
-    times = [(played(placement), placement) for placement in finalists]
-    # Between equals the usual number of slots.
+    times = [(played(one), one) for one in _shortest(model, drives, placements)]
     return min(times, key=lambda one: (round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)))
+
+
+def _with_more_slots(
+    sizes: Sizes, placements: Sequence[Placement], device_limit: int
+) -> Iterator[Placement]:
+    """On a GPU spare slots are a cache: they take what the next step begins with."""
+    config = sizes.config
+    if config.device != "cuda" or config.num_slots is not None:
+        return
+    for placement, num_slots in product(placements, _DEEP_SLOTS):
+        if set(placement.tiers) != {"device"}:
+            deep = replace(placement, num_slots=num_slots, keep_layers=())
+            yield _with_kept(sizes, config, deep, device_limit)
 
 
 def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
@@ -106,10 +132,10 @@ def _candidates(
     on_gpu = config.device == "cuda"
     for tiers in _tier_choices(sizes, config, host_limit):
         keep_grads = needs_kept_grads(config, tiers)
-        streams = set(tiers) != {"device"}
+        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
-            _slot_choices(config, deep=on_gpu and streams),
-            near if on_gpu and streams and keep_grads else ("host",),
+            _slot_choices(config),
+            near if may_move_grads else ("host",),
             near if on_gpu else ("device",),
         ):
             placement = Placement(
@@ -129,7 +155,7 @@ def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterato
         yield _repeat(config.state_tier, count)
         return
     if config.device == "cuda":
-        coarse = max(1, count // 32)  # a search of seconds for a large model would be felt
+        coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
         for num_near in range(count, -1, -coarse):
             num_far = count - num_near
             for num_host in sorted(
@@ -164,11 +190,10 @@ def _repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
     return (tier,) * count
 
 
-def _slot_choices(config: TrainConfig, *, deep: bool) -> Sequence[int]:
-    """On a GPU spare slots are a cache: they take what the next step begins with."""
+def _slot_choices(config: TrainConfig) -> Sequence[int]:
     if config.num_slots is not None:
         return (config.num_slots,)
-    return _DEEP_SLOTS if deep else range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
+    return range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
 
 
 def _with_kept(

@@ -16,7 +16,7 @@ from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .placement import choose_placement, choose_way, planned_way
 from .rates import Rates, default_rates
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Sizes, Tier
+from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 from .state_record import state_record
 from .step_cost import StepLoad, StepModel
 from .visits import Way, link_bytes, step_visits
@@ -142,15 +142,7 @@ def make_plan(
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
-        link_bytes={
-            way: link_bytes(
-                spec,
-                config,
-                step_visits(spec, tiers, keep, way, pending=True, num_slots=placement.num_slots),
-                tiers,
-            )
-            for way in get_args(Way)
-        },
+        link_bytes=_bytes_by_way(spec, config, placement),
         forecast=forecast(
             model,
             sizes,
@@ -166,6 +158,21 @@ def make_plan(
     plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box))
     _check_wear(plan.forecast.wear, config)
     return plan
+
+
+def _bytes_by_way(
+    spec: ModelSpec, config: TrainConfig, placement: Placement
+) -> dict[str, dict[str, int]]:
+    tiers, keep, slots = placement.tiers, placement.keep_layers, placement.num_slots
+    return {
+        way: link_bytes(
+            spec,
+            config,
+            step_visits(spec, tiers, keep, way, pending=True, num_slots=slots),
+            tiers,
+        )
+        for way in get_args(Way)
+    }
 
 
 def fit_microbatch_rows(
