@@ -13,12 +13,15 @@ from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, Sto
 
 if TYPE_CHECKING:
     from .account import JobSize
+    from .adamw_cpu import CpuKernel, cpu_kernel
     from .advice import nearest_fit, plan_report
     from .bench import bench_step
     from .box import available_memory, detect_box
     from .box_file import BadBoxFile, read_box, shipped_boxes
+    from .cores import usable_cores
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
+    from .host_optimizer import measure_cpu_optimizer
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
     from .prepare import (
         DataProblem,
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
     from .weights import export_store
 
 _HOMES = {
+    "CpuKernel": "adamw_cpu",
+    "cpu_kernel": "adamw_cpu",
+    "measure_cpu_optimizer": "host_optimizer",
+    "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
     "plan_report": "advice",
@@ -82,6 +89,7 @@ __all__ = [
     "BadBoxFile",
     "Box",
     "CannotFit",
+    "CpuKernel",
     "DataProblem",
     "DataReport",
     "DemoData",
@@ -113,11 +121,13 @@ __all__ = [
     "bench_step",
     "check_rows",
     "compare_schemes",
+    "cpu_kernel",
     "detect_box",
     "export_store",
     "fit_microbatch_rows",
     "load_tokenizer",
     "make_plan",
+    "measure_cpu_optimizer",
     "nearest_fit",
     "num_steps",
     "plan_report",
@@ -129,6 +139,7 @@ __all__ = [
     "shape_spec",
     "shipped_boxes",
     "source_dtype",
+    "usable_cores",
     "write_demo_data",
 ]
 
