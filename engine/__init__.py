@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .advice import nearest_fit, plan_report
     from .bench import bench_step
     from .box import available_memory, detect_box
+    from .box_file import BadBoxFile, read_box, shipped_boxes
     from .cores import usable_cores
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
         check_rows,
         prepare_dataset,
     )
-    from .rates import Rates
+    from .rates import Prices, Rates
     from .run import run_job
+    from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .tokenizer import load_tokenizer, prepare_model
@@ -46,7 +48,12 @@ _HOMES = {
     "JobSize": "account",
     "nearest_fit": "advice",
     "plan_report": "advice",
+    "BadBoxFile": "box_file",
+    "read_box": "box_file",
+    "shipped_boxes": "box_file",
+    "Prices": "rates",
     "Rates": "rates",
+    "compare_schemes": "schemes",
     "SHAPES": "shapes",
     "available_memory": "box",
     "bench_step": "bench",
@@ -79,6 +86,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BadBoxFile",
     "Box",
     "CannotFit",
     "CpuKernel",
@@ -94,13 +102,14 @@ __all__ = [
     "OUTCOME_OF",
     "ParamSpec",
     "Plan",
+    "Prices",
     "Rates",
     "RecordLayout",
     "RowFile",
     "RowIndex",
     "RunEvent",
-    "SHAPES",
     "RunResult",
+    "SHAPES",
     "SettingsChanged",
     "StateLost",
     "StepReport",
@@ -111,6 +120,7 @@ __all__ = [
     "available_memory",
     "bench_step",
     "check_rows",
+    "compare_schemes",
     "cpu_kernel",
     "detect_box",
     "export_store",
@@ -123,9 +133,11 @@ __all__ = [
     "plan_report",
     "prepare_dataset",
     "prepare_model",
+    "read_box",
     "read_model_spec",
     "run_job",
     "shape_spec",
+    "shipped_boxes",
     "source_dtype",
     "usable_cores",
     "write_demo_data",

@@ -1,6 +1,5 @@
 """The loop of a run: steps, reports, commits, evaluation and checkpoints over one workspace."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from headrace.storage import WriteBudgetSpent
 
 from .checkpoint import LoopState
+from .checkpoint_folders import drop_old_checkpoints
 from .data import Microbatch, TokenDataset, num_steps, step_microbatches
 from .errors import NotFinite
 from .evaluation import evaluate
@@ -18,7 +18,8 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .pending import PendingUpdate, sweep
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
-from .step import StepInputs, StepOutcome, train_step
+from .step import StepOutcome, train_step
+from .step_compute import StepInputs
 from .step_report import StepClock
 from .visits import Way
 from .workspace import Workspace
@@ -109,6 +110,7 @@ class Trainer:
                 way=self._way(),
                 last_norm=self.state.last_norm,
                 pending=self._pending,
+                another_follows=self._goes_straight_on(step),
             ),
         )
         self._pending = outcome.pending
@@ -132,6 +134,15 @@ class Trainer:
         commit_seconds = self._commit() if self._commit_due() else 0.0
         self._emit_report(report(commit_seconds).to_dict())
         self._refuse_second_failure(outcome, batches)
+
+    def _goes_straight_on(self, step: int) -> bool:
+        """Whether nothing is due between this step and the next that needs the state at rest."""
+        every = (self.config.eval_every_steps, self.config.checkpoint_every_steps)
+        return (
+            step < self.total_steps
+            and step - self.committed_step < self.config.commit_every_steps
+            and not any(count and step % count == 0 for count in every)
+        )
 
     def _way(self) -> Way:
         """Bet on no clipping only when the last step was not clipped."""
@@ -251,7 +262,7 @@ class Trainer:
             )
         )
         self._keep_commit()
-        self._drop_old_checkpoints()
+        drop_old_checkpoints(self.run_dir / "checkpoints", self.config.keep_last)
 
     def _keep_commit(self) -> None:
         """Keep the newest resumable commits that checkpoints were made of."""
@@ -259,14 +270,6 @@ class Trainer:
             kept = [one.generation for one in self.work.store.commits() if one.kept]
             newest = sorted({*kept, self.work.store.generation})[-self.config.keep_commits :]
             self.work.store.keep_only(newest)
-
-    def _drop_old_checkpoints(self) -> None:
-        folder = self.run_dir / "checkpoints"
-        for left in folder.glob(".step-*.removed"):  # by a run that died while it removed it
-            shutil.rmtree(left)
-        steps = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
-        for step in steps[: -self.config.keep_last]:
-            remove_tree(folder / f"step-{step}")
 
     def _warn(self, message: str) -> None:
         self.emit(RunEvent(type="message", level="warn", message=message, step=self.state.step))
@@ -289,10 +292,3 @@ class Trainer:
                 durable=True,
             )
         )
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a checkpoint folder: renamed first, so that a half-removed one is never found."""
-    doomed = path.with_name(f".{path.name}.removed")
-    path.rename(doomed)
-    shutil.rmtree(doomed)
