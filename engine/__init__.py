@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
+    from .store_export import export_store
     from .tokenizer import load_tokenizer, prepare_model
-    from .weights import export_store
 
 _HOMES = {
     "CpuKernel": "adamw_cpu",
@@ -82,7 +82,7 @@ _HOMES = {
     "source_dtype": "source",
     "load_tokenizer": "tokenizer",
     "prepare_model": "tokenizer",
-    "export_store": "weights",
+    "export_store": "store_export",
 }
 
 __all__ = [

@@ -61,7 +61,8 @@ class Money:
 
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
-    homes = list(zip(model.spec.records, placement.tiers, strict=True))
+    records = model.spec.records
+    homes = [(r, t) for r, t in zip(records, placement.tiers, strict=True) if r.base is None]
     host = sum(state_bytes(record) for record, tier in homes if tier == "host")
     device = sum(state_bytes(record) for record, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h

@@ -14,6 +14,7 @@ StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Recompute = Literal["auto", "all", "none"]
+LoraExport = Literal["adapter", "merged"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -62,6 +63,7 @@ class TrainConfig:
     checkpoint_every_steps: int | None = None
     keep_last: int = 1
     export_dtype: ExportDtype = "auto"
+    lora_export: LoraExport = "adapter"
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +29,7 @@ ASSET_PATTERNS = (
     "NOTICE*",
 )
 
-ReadRecord = Callable[[RecordLayout, torch.Tensor], None]
+ReadPieces = Callable[[RecordLayout], Iterator[tuple[ParamSpec, torch.Tensor]]]
 
 
 def export_checkpoint(
@@ -39,32 +39,50 @@ def export_checkpoint(
     assets_dir: Path,
     dtype: str,
     shard_bytes: int = 4 * 10**9,
-    read_record: ReadRecord,
-    scratch: torch.Tensor,
+    read_pieces: ReadPieces,
 ) -> None:
     """Write the model to `target_dir`, which must not exist, as `dtype` safetensors.
 
-    `read_record(layout, target)` fills a float32 record; `scratch` is float32, 1-D, and holds the
-    largest record. Tokenizer, chat template, generation config and licence come from
-    `assets_dir`. The directory appears by a rename, after everything is on the disk; what an
-    interrupted export left behind is removed by the next one. Raises FileExistsError, ValueError,
-    NoSpace, and ModelError for a weight that `dtype` cannot hold.
+    `read_pieces(layout)` yields the record's parameters in order, each in one or more pieces of
+    whole rows, with their float32 values (1-D), valid until the next one is asked for. Tokenizer,
+    chat template, generation config and licence come from `assets_dir`. The directory appears by
+    a rename, after everything is on the disk; what an interrupted export left behind is removed
+    by the next one. Raises FileExistsError, ValueError, NoSpace, and ModelError for a weight that
+    `dtype` cannot hold.
     """
     if dtype not in DTYPE_CODES:
         raise ValueError(f"export dtype is {dtype!r}; wanted one of {', '.join(DTYPE_CODES)}")
+    shards = plan_shards(spec, dtype=dtype, shard_bytes=shard_bytes)
+    files = {"config.json": _config(spec, dtype)}
+    if len(shards) > 1:
+        files[INDEX_FILE] = index_of(shards)
+    pieces = (piece for record in spec.records for piece in read_pieces(record))
+    write_directory(target_dir, shards, pieces, files, assets_dir=assets_dir)
+
+
+def write_directory(
+    target_dir: Path,
+    shards: Sequence[Shard],
+    pieces: Iterator[tuple[ParamSpec, torch.Tensor]],
+    files: Mapping[str, dict[str, Any]],
+    *,
+    assets_dir: Path,
+) -> None:
+    """Write shards, JSON files and assets to a directory that appears whole or not at all.
+
+    `pieces` are the shards' parameters in order, each in one or more pieces of whole rows.
+    """
     if target_dir.exists() or target_dir.is_symlink():
         raise FileExistsError(f"{target_dir} already exists; an export overwrites nothing")
-    shards = plan_shards(spec, dtype=dtype, shard_bytes=shard_bytes)
     target_dir.parent.mkdir(parents=True, exist_ok=True)
     partial_dir = target_dir.parent / f".{target_dir.name}.partial"
     shutil.rmtree(partial_dir, ignore_errors=True)
     _check_space(target_dir.parent, shards)
     partial_dir.mkdir()
     try:
-        _write_shards(partial_dir, spec, shards, read_record, scratch)
-        if len(shards) > 1:
-            _write_json(partial_dir / INDEX_FILE, index_of(shards))
-        _write_json(partial_dir / "config.json", _config(spec, dtype))
+        _write_shards(partial_dir, shards, pieces)
+        for name, values in files.items():
+            _write_json(partial_dir / name, values)
         _copy_assets(assets_dir, partial_dir)
         sync_directory(partial_dir)
         partial_dir.rename(target_dir)
@@ -74,7 +92,7 @@ def export_checkpoint(
     sync_directory(target_dir.parent)
 
 
-def _check_space(directory: Path, shards: list[Shard]) -> None:
+def _check_space(directory: Path, shards: Sequence[Shard]) -> None:
     wanted = sum(shard.payload_bytes + len(shard.header) for shard in shards)
     free = shutil.disk_usage(directory).free
     if free < wanted:
@@ -85,32 +103,19 @@ def _check_space(directory: Path, shards: list[Shard]) -> None:
 
 
 def _write_shards(
-    directory: Path,
-    spec: ModelSpec,
-    shards: list[Shard],
-    read_record: ReadRecord,
-    scratch: torch.Tensor,
+    directory: Path, shards: Sequence[Shard], pieces: Iterator[tuple[ParamSpec, torch.Tensor]]
 ) -> None:
     """Each record is read once: shards hold the parameters in the order of the records."""
-    weights = _weights(spec, read_record, scratch)
     for shard in shards:
         with (directory / shard.file_name).open("xb") as file:
             file.write(shard.header)
-            for _ in shard.params:
-                param, values = next(weights)
-                _write_values(file, param, values, getattr(torch, shard.dtype))
+            for param in shard.params:
+                left = param.num_elements
+                while left:
+                    piece, values = next(pieces)
+                    _write_values(file, piece, values, getattr(torch, shard.dtype))
+                    left -= piece.num_elements
             _flush(file)
-
-
-def _weights(
-    spec: ModelSpec, read_record: ReadRecord, scratch: torch.Tensor
-) -> Iterator[tuple[ParamSpec, torch.Tensor]]:
-    """Every parameter with its float32 values, valid until the next one is asked for."""
-    for record in spec.records:
-        values = scratch[: record.num_elements]
-        read_record(record, values)
-        for param in record.params:
-            yield param, values[param.offset : param.offset + param.num_elements]
 
 
 def _write_values(

@@ -30,6 +30,12 @@ def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
     }
 
 
+def trained_names(spec: ModelSpec, layout: RecordLayout) -> frozenset[str]:
+    """Short names of a layer's parameters that are trained."""
+    record = layout if layout.base is None else spec.beside.get(layout.name)
+    return frozenset(_short_name(param.name) for param in record.params) if record else frozenset()
+
+
 def _short_name(name: str) -> str:
     """`model.layers.3.mlp.up_proj.weight` -> `mlp.up_proj.weight`; others keep their last part."""
     if name.startswith(LAYERS):
@@ -65,6 +71,9 @@ class LayerModule:
         self._compiled = compile != "off"
         self._kinds = dict.fromkeys(kind.name for kind in spec.layer_kinds)
         self._calls: dict[str, tuple[str, Callable[..., Tensor]]] = {}
+        self._trained = {
+            layout.name: trained_names(spec, layout) for layout in spec.of_kind("layer")
+        }
         built: dict[tuple[str, ...], Callable[..., Tensor]] = {}
         for i, (layout, kind) in enumerate(
             zip(spec.of_kind("layer"), spec.layer_kinds, strict=True)
@@ -152,7 +161,16 @@ class LayerModule:
                 return self.forward(layout, weights, hidden, positions)
         with torch.enable_grad():
             inputs = own_version(hidden).requires_grad_()
-            return self.forward(layout, trainable(weights), inputs, positions).detach()
+            leaves = self.leaves(layout, weights)
+            return self.forward(layout, leaves, inputs, positions).detach()
+
+    def leaves(self, layout: RecordLayout, weights: Weights) -> Weights:
+        """The weights of a layer as they are given to autograd: leaves where they are trained."""
+        trained = self._trained[layout.name]
+        return {
+            name: own_version(weight).requires_grad_(name in trained)
+            for name, weight in weights.items()
+        }
 
     def norm(self, weight: Tensor, hidden: Tensor) -> Tensor:
         """The model's final norm, applied to the last dimension."""
@@ -175,11 +193,10 @@ def own_version(view: Tensor) -> Tensor:
     return view.data
 
 
-def trainable(weights: Weights) -> Weights:
-    """The weights as leaves that gradients are taken of."""
-    return {name: own_version(weight).requires_grad_() for name, weight in weights.items()}
-
-
-def backward(output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor) -> list[Tensor]:
-    """Gradients of `inputs` and of each weight, in that order, given the gradient of `output`."""
-    return list(torch.autograd.grad(output, [inputs, *weights.values()], grad))
+def backward(
+    output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Gradients of `inputs` and of each weight that is a leaf, given the gradient of `output`."""
+    leaves = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    found = torch.autograd.grad(output, [inputs, *leaves.values()], grad)
+    return found[0], dict(zip(leaves, found[1:], strict=True))

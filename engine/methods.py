@@ -22,6 +22,13 @@ def method_spec(spec: ModelSpec, config: TrainConfig) -> ModelSpec:
     return _frozen(spec, base, config.freeze) if config.freeze else spec
 
 
+def without_adapters(spec: ModelSpec) -> ModelSpec:
+    """The parameters of the model itself, whatever is trained: what its files hold."""
+    if spec.lora is None:
+        return spec
+    return replace(spec, records=tuple(r for r in spec.records if r.kind != "beside"), lora=None)
+
+
 def _base_format(spec: ModelSpec, config: TrainConfig) -> BaseFormat:
     """Frozen weights are kept as exactly as they are computed with, and no more so."""
     enough = spec.is_bfloat16 or config.compute_dtype == "bfloat16"

@@ -10,6 +10,7 @@ COMPONENT_ALIGNMENT = 2048  # a component of that many bfloat16 elements fills w
 
 RecordKind = Literal["embedding", "layer", "norm", "head", "beside"]
 CodedFormat = Literal["nf4", "int8"]  # of the matrices of layers; the rest is bfloat16
+CODED_FORMATS = ("nf4", "int8")
 BaseFormat = Literal["bfloat16", "float32", "nf4", "int8"]
 CODE_BLOCK = 64  # coded weights that share a scale; divides the alignment of parameters
 
@@ -136,6 +137,27 @@ class ModelSpec:
     def trained(self) -> tuple[RecordLayout, ...]:
         """The records that are trained, in order."""
         return tuple(record for record in self.records if record.base is None)
+
+    @property
+    def beside(self) -> dict[str, RecordLayout]:
+        """What is trained beside a frozen layer, by the name of the layer's record."""
+        return {record.layer: record for record in self.records if record.layer is not None}
+
+    @property
+    def trains_table(self) -> bool:
+        """Whether the embedding, or an untied head, is trained."""
+        return any(record.kind in ("embedding", "head") for record in self.trained)
+
+    @property
+    def first_backward_layer(self) -> int:
+        """The lowest layer that the backward pass comes to: nothing below it is trained."""
+        if any(record.base is None for record in self.of_kind("embedding")):
+            return 0
+        beside = self.beside
+        for i, layer in enumerate(self.of_kind("layer")):
+            if layer.base is None or layer.name in beside:
+                return i
+        return self.num_layers
 
     def of_kind(self, kind: RecordKind) -> tuple[RecordLayout, ...]:
         """The records of that kind, in order."""

@@ -11,8 +11,7 @@ import torch
 from headrace.storage import Fence, HostSlot
 
 from .pipeline import Pipeline
-from .state import STATE, WEIGHTS
-from .visits import Reads, Visit
+from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
 
 
@@ -33,11 +32,11 @@ class Mover:
 
     def read(self, visit: Visit, slot: RingSlot) -> None:
         """Bring what the visit reads into the slot; `slot.ready` says when it is there."""
-        names = self._tensors(visit.reads)
-        if not names:
-            return
         work = self._work
         name = work.spec.records[visit.record].name
+        names = read_names(work.config, work.records[name], visit.reads)
+        if not names:
+            return
         home = work.homes.get(name)
         if home is not None:
             written = self._home_written.get(name, Fence())
@@ -92,15 +91,22 @@ class Mover:
         return finish
 
     def flush_homes(self) -> None:
-        """Write every record that lives above NVMe into the store's working generation."""
+        """Write every trained record that lives above NVMe into the store's working generation."""
         work = self._work
         for written in self._home_written.values():
             written.wait()
-        pending = [work.store.write_from(name, home) for name, home in work.homes.items()]
+        trained = {layout.name for layout in work.spec.trained}
+        pending = [
+            work.store.write_from(name, home)
+            for name, home in work.homes.items()
+            if name in trained
+        ]
         for write in pending:
             write.result()
         with work.staging.borrow() as staging:
             for name, resident in work.residents.items():
+                if name not in trained:
+                    continue
                 size = work.records[name].padded_bytes
                 work.transfer.to_host(
                     resident.tensor(torch.uint8, size),
@@ -122,13 +128,6 @@ class Mover:
                 work.transfer.to_device(
                     staging.slot.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
                 ).wait()
-
-    def _tensors(self, reads: Reads) -> tuple[str, ...]:
-        bf16 = self._work.dtype == torch.bfloat16
-        weights = WEIGHTS[:1] if bf16 else WEIGHTS
-        if reads == "rest":
-            return tuple(name for name in STATE if name not in weights)
-        return {"nothing": (), "weights": weights, "state": STATE}[reads]
 
 
 def _nothing_left() -> None:

@@ -11,8 +11,9 @@ from itertools import product
 
 from .config import ClipWay, TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, state_bytes
+from .sizes import NearTier, Placement, Sizes, Tier, kept_grad_bytes, state_bytes
 from .step_cost import StepModel
 from .visits import Way
 
@@ -56,7 +57,7 @@ def choose_placement(
 
 
 def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(choose_way(model.config, placement))
+    way = planned_way(choose_way(model.spec, model.config, placement))
     return formula_seconds(model, placement, way, drives)
 
 
@@ -74,7 +75,7 @@ def _fastest(
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
+        way = planned_way(choose_way(model.spec, model.config, placement))
         if reads_ahead(model, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
@@ -96,17 +97,21 @@ def _with_more_slots(
             yield _with_kept(sizes, config, deep, device_limit)
 
 
-def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
+def choose_way(spec: ModelSpec, config: TrainConfig, placement: Placement) -> ClipWay:
     """How the update waits for the norm; `auto` is decided step by step."""
+    homes = zip(spec.records, placement.tiers, strict=True)
+    tiers = {tier for record, tier in homes if record.base is None and record.kind != "beside"}
+    if not tiers:  # what lies beside frozen layers is updated at the end of each step
+        return "serial"
     if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
+    if config.commit_every_steps == 1 and "nvme" in tiers:
         return config.clip_way
     if config.clip_way in ("serial", "deferred"):
         return config.clip_way
     # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
+    streams = tiers != {"device"}
     return "deferred" if streams and config.commit_every_steps > 1 else "serial"
 
 
@@ -115,13 +120,15 @@ def planned_way(way: ClipWay) -> Way:
     return "serial" if way == "auto" else way
 
 
-def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
+def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
     """Whether final gradients must wait for the update.
 
     They need not when each record's update can be written beside the committed state at once:
     its factor is known, and a step that turns out not to be finite is dropped with its writes.
     """
-    in_place = set(tiers) != {"nvme"} or config.commit_every_steps > 1
+    homes = zip(spec.records, tiers, strict=True)
+    updated = {tier for record, tier in homes if record.base is None}
+    in_place = updated != {"nvme"} or config.commit_every_steps > 1
     return config.clip_mode == "exact" or in_place
 
 
@@ -130,8 +137,9 @@ def _candidates(
 ) -> Iterator[Placement]:
     near: tuple[NearTier, ...] = ("device", "host")
     on_gpu = config.device == "cuda"
-    for tiers in _tier_choices(sizes, config, host_limit):
-        keep_grads = needs_kept_grads(config, tiers)
+    for homes in _tier_choices(sizes, config, host_limit):
+        tiers = _with_what_lies_beside(sizes.spec, homes)
+        keep_grads = needs_kept_grads(sizes.spec, config, tiers)
         may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
             _slot_choices(config),
@@ -171,12 +179,18 @@ def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterato
     yield _repeat("nvme", count)
 
 
+def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
+    """The same homes, but for what is trained beside frozen layers: that is always at hand."""
+    homes = zip(spec.records, tiers, strict=True)
+    return tuple("device" if record.kind == "beside" else tier for record, tier in homes)
+
+
 def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
     """How many of the first `num_far` records, taken from the last, host memory holds the state
     of, beside staging and (`grads`) the gradients of all of them."""
     far = sizes.spec.records[:num_far]
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
-    left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
+    left -= grads * sum(kept_grad_bytes(sizes.config, record) for record in far)
     fitting = 0
     for record in reversed(far):
         left -= state_bytes(record)
@@ -218,11 +232,12 @@ def _with_kept(
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
-    tiers = _repeat("nvme" if config.state_tier == "auto" else config.state_tier, count)
+    homes = _repeat("nvme" if config.state_tier == "auto" else config.state_tier, count)
+    tiers = _with_what_lies_beside(sizes.spec, homes)
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(
         tiers=tiers,
         num_slots=config.num_slots or MIN_SLOTS,
         keep_layers=tuple(keep),
-        keep_grads=needs_kept_grads(config, tiers),
+        keep_grads=needs_kept_grads(sizes.spec, config, tiers),
     )

@@ -16,7 +16,7 @@ from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .placement import choose_placement, choose_way, planned_way
 from .rates import Rates, default_rates
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
+from .sizes import MIB, Placement, Sizes, Tier, state_bytes
 from .state_record import state_record
 from .step_cost import StepLoad, StepModel
 from .visits import Way, link_bytes, step_visits
@@ -127,7 +127,7 @@ def make_plan(
         model, sizes, drives, device_limit=device_limit, host_limit=host_limit
     )
     tiers, keep = placement.tiers, placement.keep_layers
-    clip_way = choose_way(config, placement)
+    clip_way = choose_way(spec, config, placement)
     plan = Plan(
         num_slots=placement.num_slots,
         num_staging=placement.num_staging,
@@ -243,9 +243,14 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
-            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{STATE_BYTES_PER_ELEMENT} bytes per parameter): {error}"
+            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of what "
+            f"is trained, {_state_bytes_per_param(spec):.3g} bytes per parameter, and one of what "
+            f"is frozen): {error}"
         ) from error
+
+
+def _state_bytes_per_param(spec: ModelSpec) -> float:
+    return sum(state_bytes(one) for one in spec.trained) / spec.num_trained_params
 
 
 def _largest(parts: Mapping[str, int]) -> str:

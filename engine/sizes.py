@@ -6,11 +6,12 @@ from typing import Literal
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
-from .model import ModelSpec, RecordLayout
-from .saved import attention_bytes, norm_bytes
+from .frozen_pieces import piece_bytes
+from .model import CODED_FORMATS, ModelSpec, RecordLayout
+from .saved import adapter_bytes, attention_bytes, norm_bytes
+from .state_record import state_record
 
 MIB = 2**20
-STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
@@ -65,13 +66,32 @@ class Sizes:
 
     @property
     def slot_bytes(self) -> int:
-        """A slot that holds the state of any record."""
-        return max(state_bytes(record) for record in self.spec.records)
+        """A slot that holds the state of any record, and of a frozen one what is converted."""
+        room = piece_bytes(self.spec)
+        return max(
+            state_bytes(record) + (0 if record.base is None else room)
+            for record in self.spec.records
+        )
 
     @property
     def layer_elements(self) -> int:
         """Elements of the largest layer."""
         return max(record.num_elements for record in self.spec.of_kind("layer"))
+
+    @property
+    def layer_grad_elements(self) -> int:
+        """Elements of the largest sum of gradients that a layer has."""
+        return max(
+            (r.num_elements for r in self.spec.trained if r.kind in ("layer", "beside")), default=0
+        )
+
+    @property
+    def layer_weights_bytes(self) -> int:
+        """A layer's weights in the compute dtype, where the record holds them in another form."""
+        coded = any(record.base in CODED_FORMATS for record in self.spec.records)
+        if self.config.compute_dtype == "float32" or coded:
+            return self.layer_elements * self.compute_bytes
+        return 0
 
     @property
     def compute_bytes(self) -> int:
@@ -113,9 +133,9 @@ class Sizes:
             "gradients": self._gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
-            "table_grad": table * 4,
-            "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
-            "layer_grad": self.layer_elements * 4,
+            "table_grad": table * 4 if spec.trains_table else 0,
+            "layer_weights": self.layer_weights_bytes,
+            "layer_grad": self.layer_grad_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
             "layer_activations": working_bytes(
                 spec, config, self.microbatch_tokens, self.row_tokens
@@ -158,10 +178,13 @@ class Sizes:
             if record.kind == "layer"
         ]
         copies = sum(
-            layers[i] != "device" or self.config.compute_dtype == "float32"
-            for i in placement.keep_layers
+            layers[i] != "device" or self.layer_weights_bytes > 0 for i in placement.keep_layers
         )
-        return copies * self.layer_elements * self.compute_bytes
+        kept = copies * self.layer_elements * self.compute_bytes
+        if self.config.compute_dtype == "float32":  # what lies beside a layer is joined anew
+            beside = max((record.num_elements for record in self.spec.beside.values()), default=0)
+            kept += (len(placement.keep_layers) + 1) * beside * self.compute_bytes
+        return kept
 
     def _state(self, placement: Placement, tier: Tier) -> int:
         homes = zip(self.spec.records, placement.tiers, strict=True)
@@ -179,7 +202,7 @@ class Sizes:
 
     @property
     def _grad_buffers(self) -> int:
-        largest = max(record.num_elements for record in self.spec.records)
+        largest = max(record.num_elements for record in self.spec.trained)
         one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
@@ -191,12 +214,12 @@ def keeps_grad_on_device(tier: Tier, grad_tier: NearTier) -> bool:
 
 def state_bytes(record: RecordLayout) -> int:
     """Bytes of a record's state in memory, in whole pages."""
-    return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
+    return state_record(record).padded_bytes
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     """Bytes of a kept gradient; the embedding's accumulator itself keeps its gradient."""
-    if record.kind == "embedding":
+    if record.kind == "embedding" or record.base is not None:
         return 0
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
@@ -212,7 +235,7 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_token
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
-    attention = attention_bytes(spec, width, row_tokens)
+    attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
         return num_tokens * (fused * width + attention)

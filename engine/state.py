@@ -12,18 +12,22 @@ from torch import Tensor
 
 from headrace.storage import RecordSpec
 
-from .state_record import STATE, WEIGHTS, state_record
+from .state_record import CODES, SCALES, STATE, WEIGHTS, state_record
 
 __all__ = [
     "CHUNK_ELEMENTS",
+    "FrozenViews",
     "STATE",
     "WEIGHTS",
     "Slot",
     "StateViews",
+    "frozen_views",
     "join_master",
     "split_master",
     "state_record",
+    "read_weights",
     "state_views",
+    "write_weights",
 ]
 CHUNK_ELEMENTS = 2**17  # scratch stays in the processor's cache and below malloc's mmap threshold
 
@@ -46,6 +50,31 @@ class StateViews:
     exp_avg_sq: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenViews:
+    """The weights of a frozen record as 1-D views of a slot.
+
+    `codes` and `scales` are of its coded elements, which come first; `hi`, and `lo` where there is
+    one, of the others.
+    """
+
+    hi: Tensor
+    lo: Tensor | None = None
+    codes: Tensor | None = None
+    scales: Tensor | None = None
+
+
+def frozen_views(slot: Slot, record: RecordSpec) -> FrozenViews:
+    """Views of a slot that holds the frozen `record`."""
+    views = {
+        spec.name: slot.tensor(getattr(torch, spec.dtype), spec.shape[0], record.offset(spec.name))
+        for spec in record.tensors
+    }
+    return FrozenViews(
+        views["weight_hi"], views.get("weight_lo"), views.get(CODES), views.get(SCALES)
+    )
+
+
 def state_views(slot: Slot, record: RecordSpec) -> StateViews:
     """Views of a slot that holds `record`."""
     views = [
@@ -53,6 +82,18 @@ def state_views(slot: Slot, record: RecordSpec) -> StateViews:
         for spec in record.tensors
     ]
     return StateViews(*views)
+
+
+def write_weights(state: StateViews, weights: Tensor, start: int = 0) -> None:
+    """Write fp32 `weights` (1-D) as the elements from `start` on."""
+    stop = start + weights.numel()
+    split_master(weights, state.hi[start:stop], state.lo[start:stop])
+
+
+def read_weights(state: StateViews, out: Tensor, start: int = 0) -> None:
+    """Write the weights of the elements from `start` on into fp32 `out` (1-D)."""
+    stop = start + out.numel()
+    join_master(state.hi[start:stop], state.lo[start:stop], out)
 
 
 def split_master(master: Tensor, hi: Tensor, lo: Tensor) -> None:

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headrace.storage import RecordSpec
+
 from .config import TrainConfig
-from .model import ModelSpec
+from .model import ModelSpec, RecordLayout
 from .report import LINKS
-from .sizes import STATE_BYTES_PER_ELEMENT, Tier
+from .sizes import Tier
+from .state_record import state_record, weight_names
 
 Way = Literal["serial", "speculative", "deferred"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
@@ -54,8 +57,11 @@ def step_visits(
     every other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
     The last layer, where forward turns around, stays in its slot when there are enough of them.
+
+    A frozen record is only read. What lies beside it is on the device and is updated at the end of
+    the step whatever the way. Backward ends at the lowest layer that has to do with it.
     """
-    owed = way == "deferred" and pending
+    trained = [record.base is None for record in spec.records]
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
@@ -63,29 +69,35 @@ def step_visits(
     norm = index["norm"]
     kept = {layers[i] for i in keep_layers}
 
+    def owed(i: int) -> bool:
+        return way == "deferred" and pending and trained[i]
+
     def early(i: int) -> bool:
-        return way == "speculative" and tiers[i] == "nvme"
+        return way == "speculative" and tiers[i] == "nvme" and trained[i]
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
 
     def forward(i: int, action: Action, phase: Phase = "forward") -> Visit:
-        reads: Reads = "state" if owed else "weights"
-        return Visit(record=i, action=action, reads=reads, writes=owed, phase=phase, pending=owed)
+        late = owed(i)
+        reads: Reads = "state" if late else "weights"
+        return Visit(record=i, action=action, reads=reads, writes=late, phase=phase, pending=late)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "head", "backward") if owed else gradient(norm, "head", True)]
+    visits += [forward(norm, "head", "backward") if owed(norm) else gradient(norm, "head", True)]
     visits += [gradient(i, "update", False) for i in head if early(i)]
-    visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
+    backward = layers[spec.first_backward_layer :]
+    visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
     visits += [gradient(i, "update", False) for i in embed if early(i)]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
     order = [*head, norm, *reversed(layers), *embed]
     if way != "deferred":
-        visits += [update_visit(i) for i in order if not early(i)]
+        visits += [update_visit(i) for i in order if trained[i] and not early(i)]
+    visits += [update_visit(index[record.name]) for record in spec.of_kind("beside")]
     return visits
 
 
@@ -105,7 +117,11 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
 
 def sweep_visits(spec: ModelSpec) -> list[Visit]:
     """Every record updated with the gradient of the last step, before a commit or an evaluation."""
-    return [replace(update_visit(i), pending=True) for i in range(len(spec.records))]
+    return [
+        replace(update_visit(i), pending=True)
+        for i, record in enumerate(spec.records)
+        if record.base is None and record.kind != "beside"
+    ]
 
 
 def write_order(visits: Sequence[Visit]) -> list[int | None]:
@@ -133,7 +149,11 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
 
 def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
     """The second try of a speculative step: every early update again, from the last commit."""
-    return [update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"]
+    return [
+        update_visit(i, committed=True)
+        for i, record in enumerate(spec.records)
+        if tiers[i] == "nvme" and record.base is None
+    ]
 
 
 def link_bytes(
@@ -151,21 +171,25 @@ def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) 
     """Payload bytes of the visited record over each link; `tier` is its home."""
     if tier == "device":
         return {}
-    elements = spec.records[visit.record].num_elements
-    read = read_bytes_per_element(config, visit.reads) * elements
-    written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
+    layout = spec.records[visit.record]
+    read = read_bytes(config, layout, visit.reads)
+    written = state_record(layout).payload_bytes if visit.writes else 0
     moved = {"h2d": read, "d2h": written}
     if tier == "nvme":
         moved |= {"nvme_read": read, "nvme_write": written}
     return moved
 
 
-def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
-    """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
-    weights = 2 if config.compute_dtype == "bfloat16" else 4
-    return {
-        "nothing": 0,
-        "weights": weights,
-        "state": STATE_BYTES_PER_ELEMENT,
-        "rest": STATE_BYTES_PER_ELEMENT - weights,
-    }[reads]
+def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:
+    """Payload bytes of a record that a visit reads."""
+    record = state_record(layout)
+    return sum(record.tensor(name).payload_bytes for name in read_names(config, record, reads))
+
+
+def read_names(config: TrainConfig, record: RecordSpec, reads: Reads) -> tuple[str, ...]:
+    """The components of a record that a visit reads."""
+    every = tuple(tensor.name for tensor in record.tensors)
+    weights = weight_names(record, config.compute_dtype)
+    if reads == "rest":
+        return tuple(name for name in every if name not in weights)
+    return {"nothing": (), "weights": weights, "state": every}[reads]

@@ -1,18 +1,22 @@
 """Small runs of the engine for tests: a tiny model, a random data set, and what came of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from headrace.engine import RunEvent, RunResult, TrainConfig, read_model_spec, run_job
+from headrace.engine.export import ReadPieces
+from headrace.engine.methods import method_spec
+from headrace.engine.model import ModelSpec, ParamSpec, RecordLayout
 from headrace.engine.report import StopReason
 from headrace.engine.state import STATE, state_record, state_views
 from headrace.storage import HostArena, TensorStore, VolumeConfig
 
 STORE = "run"
 MIB = 2**20
+ReadRecord = Callable[[RecordLayout, torch.Tensor], None]
 
 
 class Run:
@@ -63,12 +67,12 @@ class Run:
 
 
 def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
-    """Every component of every record of a run's last commit."""
-    spec = read_model_spec(config.model)
+    """Every component of every trained record of a run's last commit."""
+    spec = method_spec(read_model_spec(config.model), config)
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     found = {}
     with TensorStore.open(volumes, name=STORE, read_only=True) as store:
-        for layout in spec.records:
+        for layout in spec.trained:
             record = state_record(layout)
             with HostArena(record.padded_bytes) as arena:
                 slot = arena.carve(record.padded_bytes)
@@ -82,11 +86,24 @@ def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
     return found
 
 
+def whole_params(spec: ModelSpec, read_record: ReadRecord) -> ReadPieces:
+    """What an export asks for, from a function that fills a record's weights."""
+    scratch = torch.empty(max(record.num_elements for record in spec.records))
+
+    def read_pieces(layout: RecordLayout) -> Iterator[tuple[ParamSpec, torch.Tensor]]:
+        values = scratch[: layout.num_elements]
+        read_record(layout, values)
+        for param in layout.params:
+            yield param, values[param.offset : param.offset + param.num_elements]
+
+    return read_pieces
+
+
 def read_params(config: TrainConfig, component: str) -> dict[str, torch.Tensor]:
     """One fp32 component of the last commit, by the names and in the shapes of the checkpoint."""
     state = read_state(config)
     pieces: dict[str, list[torch.Tensor]] = {}
-    for record in read_model_spec(config.model).records:
+    for record in method_spec(read_model_spec(config.model), config).trained:
         flat = state[f"{record.name}.{component}"]
         for param in record.params:
             values = flat[param.offset : param.offset + param.num_elements].view(param.shape)
