@@ -14,6 +14,7 @@ StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Recompute = Literal["auto", "all", "none"]
+FrozenFormat = Literal["auto", "nf4", "int8"]
 LoraExport = Literal["adapter", "merged"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -55,6 +56,7 @@ class TrainConfig:
     lora_alpha: float = 32.0
     lora_rslora: bool = False
     lora_targets: tuple[str, ...] = ("all-linear",)
+    frozen_format: FrozenFormat = "auto"  # auto: as exact as what is computed with
     loss_chunk_tokens: int = 256
     compile: Compile = "off"  # torch.compile of the layers, per shape or for all shapes
     deterministic: bool = True
@@ -111,6 +113,8 @@ class TrainConfig:
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
 
     def _check_method(self) -> None:
+        if self.frozen_format != "auto" and self.method == "full" and not self.freeze:
+            raise ValueError(f"frozen_format is {self.frozen_format!r}, and nothing is frozen")
         if self.method == "lora" and self.freeze:
             raise ValueError("freeze is set, and method lora freezes the whole model already")
         if self.lora_rank < 1 or not self.lora_alpha > 0 or not all(self.lora_targets):

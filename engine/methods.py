@@ -30,7 +30,9 @@ def without_adapters(spec: ModelSpec) -> ModelSpec:
 
 
 def _base_format(spec: ModelSpec, config: TrainConfig) -> BaseFormat:
-    """Frozen weights are kept as exactly as they are computed with, and no more so."""
+    """Frozen weights are kept as exactly as they are computed with, and no more so; or coded."""
+    if config.frozen_format != "auto":
+        return config.frozen_format
     enough = spec.is_bfloat16 or config.compute_dtype == "bfloat16"
     return "bfloat16" if enough else "float32"
 

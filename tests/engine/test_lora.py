@@ -1,6 +1,7 @@
 """Adapters on a frozen base: peft's numbers, not a byte of the base written, exports that load."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from datasets import write_dataset
+from headrace.engine.base_codes import decode, encode
 from headrace.engine.methods import method_spec
-from headrace.engine.model import ModelSpec
+from headrace.engine.model import CODE_BLOCK, ModelSpec
 from headrace.engine.report import StopReason
 from headrace.engine.source import read_model_spec
 from headrace.engine.state_record import state_record
+from headrace.storage import round_up
 from reference import first_adapters, relative_differences, train_reference
 from runs import Run, assert_same_state, read_params
 from tiny_families import CASES, write_family
@@ -142,6 +145,86 @@ def test_training_reads_the_base_and_writes_nothing_of_it(tmp_path: Path, dtype:
     assert plan["link_bytes"]["serial"]["nvme_read"] == once + layers
     assert plan["link_bytes"]["serial"]["nvme_write"] == 0
     assert plan["device_bytes"]["table_grad"] == 0
+
+
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+@pytest.mark.parametrize("case", ["llama", "qwen3", "gemma2"])
+def test_on_a_coded_base_the_numbers_are_those_of_peft_on_what_the_codes_say(
+    tmp_path: Path, case: str, base: str
+) -> None:
+    """The reference's matrices become what the codes say, and its other weights bfloat16."""
+    run = make_run(tmp_path / "run", case, beta1=0.0, clip_mode="none", frozen_format=base)
+    run.go()
+    rounded = decoded_copy(Path(run.config.model), tmp_path / "decoded", base)
+    expected = train_reference(rounded, Path(run.config.dataset), run.config)
+    assert [m["loss"] for m in run.metrics()] == pytest.approx(expected.losses, abs=1e-5)
+    differences = relative_differences(read_params(run.config, "exp_avg"), expected.exp_avg)
+    assert max(differences.values()) < 1e-5, differences
+
+
+def decoded_copy(model_dir: Path, target: Path, base: Any) -> Path:
+    """The model with its frozen weights as a run stores them, as fp32 files."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model_dir, target)
+    tensors = load_file(model_dir / "model.safetensors")
+    for name, values in tensors.items():
+        if ".layers." in name and values.dim() == 2:
+            flat = torch.zeros(round_up(values.numel(), CODE_BLOCK))
+            flat[: values.numel()] = values.flatten()
+            whole = torch.empty_like(flat)
+            decode(*coded(flat, base), whole, base)
+            tensors[name] = whole[: values.numel()].view_as(values).clone()
+        else:
+            tensors[name] = values.bfloat16().float()
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def coded(weights: torch.Tensor, base: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype, per_code = (torch.uint8, 2) if base == "nf4" else (torch.int8, 1)
+    codes = torch.empty(weights.numel() // per_code, dtype=dtype)
+    scales = torch.empty(weights.numel() // CODE_BLOCK)
+    encode(weights, codes, scales, base)
+    return codes, scales
+
+
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_a_coded_base_has_the_same_bits_wherever_it_lives(tmp_path: Path, base: str) -> None:
+    plain = make_run(tmp_path / "plain", frozen_format=base, recompute="all")
+    kept = make_run(
+        tmp_path / "kept", frozen_format=base, recompute="none", state_tier="device", num_slots=5
+    )
+    plain.go()
+    kept.go()
+    assert_same_state(kept.state(), plain.state())
+
+
+@pytest.mark.parametrize("base", ["auto", "nf4"])
+def test_adapters_train_in_bfloat16_as_they_do_in_float32(tmp_path: Path, base: str) -> None:
+    common: dict[str, Any] = {"frozen_format": base, "lora_targets": ("q_proj", "up_proj"), "max_steps": 5}
+    exact = make_run(tmp_path / "exact", **common)
+    rounded = make_run(tmp_path / "rounded", compute_dtype="bfloat16", **common)
+    exact.go()
+    rounded.go()
+    wanted = [m["loss"] for m in exact.metrics()]
+    assert [m["loss"] for m in rounded.metrics()] == pytest.approx(wanted, abs=0.02)
+
+
+def test_a_coded_base_takes_and_moves_few_bits(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", frozen_format="nf4", recompute="all", num_slots=1, max_steps=1)
+    run.go()
+    layers = [state_record(record).payload_bytes for record in adapted(run).of_kind("layer")]
+    for size, record in zip(layers, adapted(run).of_kind("layer"), strict=True):
+        matrices = sum(param.num_elements for param in record.params if len(param.shape) == 2)
+        assert size == matrices * 4.5 / 8 + 2 * (record.num_elements - matrices)
+    (step,) = run.metrics()
+    tables = sum(
+        state_record(record).payload_bytes
+        for record in adapted(run).records
+        if record.base and record.kind != "layer"
+    )
+    assert step["links"]["nvme_read"]["payload_bytes"] == 2 * sum(layers) + tables
 
 
 def test_peft_loads_the_adapters_with_the_same_logits(tmp_path: Path) -> None:
