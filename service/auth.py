@@ -21,6 +21,7 @@ from .whole_file import write_whole
 
 PREFIX = "hr_"
 UNKNOWN_TOKEN = "invalid_api_key"  # the word of the OpenAI API
+MISSING_TOKEN = "missing_token"
 SHOWN_CHARS = 8  # of a token, in lists
 
 
@@ -67,10 +68,15 @@ class Tokens:
         self._save(kept)
         return found
 
-    def admits(self, token: str) -> bool:
-        """Whether that is one of the tokens, in a time that does not depend on it."""
+    def find(self, token: str) -> dict[str, Any] | None:
+        """The entry of that token, if it is one, found in a time that does not depend on it."""
         digest = _digest(token)
-        return any([hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()])
+        same = [hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()]
+        return self._entries[same.index(True)] if any(same) else None
+
+    def admits(self, token: str) -> bool:
+        """Whether that is one of the tokens."""
+        return self.find(token) is not None
 
     def _save(self, entries: list[dict[str, Any]]) -> None:
         write_private(self._path, json.dumps(entries, indent=1))
@@ -85,7 +91,7 @@ def check(tokens: Tokens, headers: Mapping[str, str]) -> None:
     given = given or headers.get("api-key", "")
     if not given:
         message = "No token was given. Send it as `Authorization: Bearer …`."
-        raise ApiError(401, message, code="missing_token")
+        raise ApiError(401, message, code=MISSING_TOKEN)
     if not tokens.admits(given):
         raise ApiError(401, "The token is not known here.", code=UNKNOWN_TOKEN)
 
