@@ -72,6 +72,7 @@ class TrainConfig:
     keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
     max_bytes_written: int | None = None  # pause before the volumes have taken more than this
+    max_wear_share: float | None = None  # refuse a run that takes more of the drives' rated life
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,6 +97,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+        if self.max_wear_share is not None and not self.max_wear_share > 0:
+            raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:

@@ -68,7 +68,8 @@ def seconds_left(job: JobRecord, known: Sequence[JobRecord]) -> float | None:
     if total is None:
         return None
     steps = total - job.engine.get("step", 0)
-    own = job.engine.get("step_time_s") or plan.get("step_seconds")
+    forecast = (plan.get("forecast") or {}).get("step_seconds") or {}
+    own = job.engine.get("step_time_s") or forecast.get("expected")
     step = own or next(_alike(job.model, job.hyperparameters, known), None)
     return None if step is None else steps * step
 

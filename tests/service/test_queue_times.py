@@ -13,10 +13,15 @@ def job(**engine: Any) -> JobRecord:
     return some_job(engine=engine, hyperparameters={"batch_size": 4, "max_seq_len": 64})
 
 
+def planned(total_steps: int, seconds: float) -> JobRecord:
+    forecast = {"step_seconds": {"expected": seconds}}
+    return job(plan={"total_steps": total_steps, "forecast": forecast})
+
+
 def test_each_starts_when_the_one_before_it_ends() -> None:
     running = job(eta_s=100.0)
-    first = job(plan={"total_steps": 10, "step_seconds": 2.0})
-    second = job(plan={"total_steps": 5, "step_seconds": 1.0})
+    first = planned(10, 2.0)
+    second = planned(5, 1.0)
     found = places(running, [first, second], now=NOW)
     assert (found[first.id].position, found[second.id].position) == (1, 2)
     assert found[first.id].estimated_start == NOW + 100
@@ -26,7 +31,7 @@ def test_each_starts_when_the_one_before_it_ends() -> None:
 
 
 def test_nothing_is_told_after_a_job_of_unknown_length() -> None:
-    unknown, after = job(), job(plan={"total_steps": 5, "step_seconds": 1.0})
+    unknown, after = job(), planned(5, 1.0)
     found = places(None, [unknown, after], now=NOW)
     assert found[unknown.id].estimated_start == NOW and found[unknown.id].estimated_finish is None
     assert found[after.id].estimated_start is None and found[after.id].position == 2
