@@ -117,8 +117,12 @@ def _with_twice_the_drives(box: Box) -> Box:
 
 def nearest_fit(
     spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box
-) -> list[str]:
-    """What fits in place of a run that does not: the nearest value of each setting by itself."""
+) -> dict[str, Any]:
+    """What fits in place of a run that does not: the nearest value of each setting by itself.
+
+    Keys are fields of TrainConfig, and `longest_row_tokens`; those that help by no value are not
+    there.
+    """
 
     def fits(longest: int = longest_row_tokens, **settings: Any) -> bool:
         try:
@@ -129,22 +133,19 @@ def nearest_fit(
             return False
         return True
 
-    found = []
-    rows = _largest(lambda n: fits(batch_rows=n), config.batch_rows)
-    if rows:
-        found.append(f"batch_rows {rows}")
-    tokens = _largest(lambda n: fits(n), longest_row_tokens)
-    if tokens:
-        found.append(f"rows of at most {tokens} tokens")
-    for mode in ("per_layer",) if config.clip_mode == "exact" else ():
-        if fits(clip_mode=mode):
-            found.append(f"clip_mode {mode}")
+    def size_fits(name: str) -> Callable[[int], bool]:
+        return lambda size: fits(**{name: size})
+
+    found: dict[str, Any] = {
+        "batch_rows": _largest(lambda rows: fits(batch_rows=rows), config.batch_rows),
+        "longest_row_tokens": _largest(fits, longest_row_tokens),
+    }
+    if config.clip_mode == "exact" and fits(clip_mode="per_layer"):
+        found["clip_mode"] = "per_layer"
     for name in ("host_bytes", "device_bytes"):
         given = getattr(config, name) or getattr(box, name)
-        size = _smallest(lambda n, name=name: fits(**{name: n}), given)  # type: ignore[misc]
-        if size:
-            found.append(f"{name} {size / GIB:.1f} GiB")
-    return found
+        found[name] = _smallest(size_fits(name), given)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _largest(fits: Callable[[int], bool], limit: int) -> int | None:

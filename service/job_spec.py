@@ -19,6 +19,8 @@ from headrace.engine import (
     UnknownFamily,
     fit_microbatch_rows,
     make_plan,
+    nearest_fit,
+    plan_report,
     read_model_spec,
 )
 
@@ -28,6 +30,9 @@ from .preparation import PrepareRequest
 from .schemas import HYPERPARAMETERS
 from .site import Site
 from .survey import Survey, survey_file
+
+# What a create body calls the settings of a run.
+_ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +148,7 @@ def read_spec(model_dir: Path, name: str) -> ModelSpec:
 def estimate_plan(
     spec: ModelSpec, values: Mapping[str, Any], site: Site, *, longest_row_tokens: int
 ) -> dict[str, Any]:
-    """The plan for rows of that length. ApiError with the numbers when it cannot fit."""
+    """The plan for rows of that length. ApiError when it cannot fit: the numbers, and what does."""
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
         box = site.box()
@@ -151,15 +156,21 @@ def estimate_plan(
         fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
     except CannotFit as e:
-        raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit") from e
+        hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
+        raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit", hint=hint) from e
     except ValueError as e:
         raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
-    return {
-        **plan.to_dict(),
-        "microbatch_rows": rows,
-        "longest_row_tokens": longest_row_tokens,
-        "longest_row_is_estimate": True,
-    }
+    report = plan_report(plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
+    return {**report, "longest_row_is_estimate": True}
+
+
+def what_fits(
+    spec: ModelSpec, config: TrainConfig, site: Site, *, longest_row_tokens: int
+) -> str | None:
+    """The nearest values that would fit, each by itself, by the names of a create body."""
+    nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
+    found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
+    return f"What would fit, each by itself: {', '.join(found)}." if found else None
 
 
 def find_warnings(body: Mapping[str, Any], survey: Survey, site: Site) -> list[str]:

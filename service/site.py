@@ -34,6 +34,7 @@ class Site:
     device_bytes: int | None
     host_bytes: int | None
     volumes: tuple[str, ...]
+    described: Box | None = None  # planned for, in place of this machine
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -45,8 +46,15 @@ class Site:
             volumes=settings.volume_list,
         )
 
+    def on(self, box: Box) -> "Site":
+        """The same site, as if the machine were that box."""
+        device: Device = "cuda" if box.device == "cuda" else "cpu"
+        return replace(self, device=device, volumes=tuple(box.volumes), described=box)
+
     def box(self) -> Box:
         """What the machine has free at this moment. ApiError when its GPU is gone."""
+        if self.described is not None:
+            return self.described
         box = detect_box(device="cpu", volumes=self.volumes)
         if self.device == "cpu":
             return box
@@ -60,8 +68,8 @@ class Site:
         return replace(box, device="cuda", device_bytes=free, host_bytes=host)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, JSON-ready."""
-        return asdict(self)
+        """The fields of this machine, JSON-ready."""
+        return {name: value for name, value in asdict(self).items() if name != "described"}
 
 
 def find_device() -> Device:

@@ -103,8 +103,7 @@ def test_what_is_named_as_nearest_fits() -> None:
     with pytest.raises(CannotFit):
         fit_microbatch_rows(SPEC, asked, longest_row_tokens=1024, box=BOX)
     found = nearest_fit(SPEC, asked, longest_row_tokens=1024, box=BOX)
-    settings = dict(one.rsplit(" ", 1) for one in found if one.startswith("batch_rows"))
-    rows = int(settings["batch_rows"])
+    rows = found["batch_rows"]
     smaller = replace(asked, batch_rows=rows)
     fit_microbatch_rows(SPEC, smaller, longest_row_tokens=1024, box=BOX)
     with pytest.raises(CannotFit):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine import write_demo_data
+from headrace.engine import CpuKernel, write_demo_data
 from headrace.service.__main__ import main
 from headrace.service.cli import doctor
 from headrace.service.cli.output import Exit
@@ -116,6 +116,16 @@ def test_doctor_judges_memory_by_what_the_control_groups_leave(
     monkeypatch.setattr("headrace.engine.box.tightest_group", lambda: group)
     check = doctor.check_memory()
     assert check.verdict == "warn" and "100 MB available by the limit" in check.found
+
+
+def test_doctor_warns_where_updates_on_the_cpu_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert doctor.check_cpu_optimizer().verdict == "pass"
+    kernel = CpuKernel(form="chunked", why="numba cannot be used (No module named 'numba')")
+    monkeypatch.setattr("headrace.engine.adamw_cpu.cpu_kernel", lambda: kernel)
+    check = doctor.check_cpu_optimizer()
+    assert check.verdict == "warn" and kernel.why in check.found and "pip install" in check.fix
 
 
 def test_data_check_names_line_and_reason(
