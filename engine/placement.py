@@ -2,36 +2,117 @@
 
 On the CPU both memory tiers are the same memory, so state goes to the host when all of it fits
 and to NVMe otherwise. On a GPU the shares of state and of kept activations on the device are
-searched for the shortest predicted step.
+searched for the shortest step, as the box's rates predict it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
-from .config import TrainConfig
-from .sizes import Placement, Sizes, Tier
+from .config import ClipWay, TrainConfig
+from .cost import formula_seconds, reads_ahead, step_cost
+from .rates import VolumeRates
+from .sizes import NearTier, Placement, Sizes, Tier, state_bytes
+from .step_cost import StepModel
+from .visits import Way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
-
-# Rates of a data-centre GPU on PCIe 5, used to weigh one choice against another, not to predict.
-_FLOPS = 500e12
-_LINK_BYTES_PER_SECOND = 50e9
-_NVME_BYTES_PER_SECOND = 5e9
+_DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
+_NUM_PLAYED = 6  # placements that the formula finds best are played through
+_NVME_GAIN = 0.05  # a drive is worn only for a step that is so much shorter
 
 
 def choose_placement(
-    sizes: Sizes, config: TrainConfig, *, device_limit: int, host_limit: int
+    model: StepModel, sizes: Sizes, drives: VolumeRates, *, device_limit: int, host_limit: int
 ) -> Placement:
-    """The best placement that fits the limits (bytes); the last resort when none does."""
-    candidates = [
-        placement
-        for placement in _candidates(sizes, config, device_limit, host_limit)
-        if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
-    ]
-    if not candidates:
+    """The fastest placement that fits the limits (bytes); the last resort when none does.
+
+    One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
+    """
+    config = sizes.config
+
+    def fitting(candidates: Iterable[Placement]) -> list[Placement]:
+        return [
+            placement
+            for placement in candidates
+            if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
+        ]
+
+    known = fitting(_candidates(sizes, config, device_limit, host_limit))
+    if not known:
         return _last_resort(sizes, config)
-    return min(candidates, key=lambda placement: _step_seconds(sizes, placement))
+    best: list[tuple[float, Placement]] = []
+    for streams in (False, True):
+        group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
+        if group:
+            finalists = _shortest(model, drives, group)
+            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
+            best.append(_fastest(model, drives, [*finalists, *deeper]))
+    (seconds, chosen), *streamed = best
+    if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
+        return streamed[0][1]
+    return chosen
+
+
+def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
+    way = planned_way(choose_way(model.config, placement))
+    return formula_seconds(model, placement, way, drives)
+
+
+def _shortest(
+    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+) -> list[Placement]:
+    """The placements that the formula finds best."""
+    ranked = sorted(placements, key=lambda one: _by_formula(model, drives, one))
+    return ranked[:_NUM_PLAYED]
+
+
+def _fastest(
+    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+) -> tuple[float, Placement]:
+    """Seconds and placement of the shortest step; between equals the usual number of slots."""
+
+    def played(placement: Placement) -> float:
+        way = planned_way(choose_way(model.config, placement))
+        if reads_ahead(model, way):
+            return formula_seconds(model, placement, way, drives)
+        return step_cost(model, placement, way, drives).seconds
+
+    times = [(played(one), one) for one in _shortest(model, drives, placements)]
+    return min(times, key=lambda one: (round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)))
+
+
+def _with_more_slots(
+    sizes: Sizes, placements: Sequence[Placement], device_limit: int
+) -> Iterator[Placement]:
+    """On a GPU spare slots are a cache: they take what the next step begins with."""
+    config = sizes.config
+    if config.device != "cuda" or config.num_slots is not None:
+        return
+    for placement, num_slots in product(placements, _DEEP_SLOTS):
+        if set(placement.tiers) != {"device"}:
+            deep = replace(placement, num_slots=num_slots, keep_layers=())
+            yield _with_kept(sizes, config, deep, device_limit)
+
+
+def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
+    """How the update waits for the norm; `auto` is decided step by step."""
+    if not placement.keep_grads:
+        return "speculative"
+    # Between commits the working state is rewritten in place, so there is nothing to redo from.
+    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
+        return config.clip_way
+    if config.clip_way in ("serial", "deferred"):
+        return config.clip_way
+    # A deferred update reads the state instead of the weights: one read less where it is streamed.
+    streams = set(placement.tiers) != {"device"}
+    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
+
+
+def planned_way(way: ClipWay) -> Way:
+    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
+    return "serial" if way == "auto" else way
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -47,35 +128,62 @@ def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    for tiers in _tier_choices(sizes, config):
-        for num_slots in _slot_choices(config):
-            base = Placement(
-                tiers=tiers, num_slots=num_slots, keep_grads=needs_kept_grads(config, tiers)
+    near: tuple[NearTier, ...] = ("device", "host")
+    on_gpu = config.device == "cuda"
+    for tiers in _tier_choices(sizes, config, host_limit):
+        keep_grads = needs_kept_grads(config, tiers)
+        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
+        for num_slots, grad_tier, activation_tier in product(
+            _slot_choices(config),
+            near if may_move_grads else ("host",),
+            near if on_gpu else ("device",),
+        ):
+            placement = Placement(
+                tiers=tiers,
+                num_slots=num_slots,
+                grad_tier=grad_tier,
+                activation_tier=activation_tier,
+                keep_grads=keep_grads,
             )
-            yield _with_kept(sizes, config, base, device_limit)
-            if config.device == "cuda":
-                parked = Placement(
-                    tiers=tiers,
-                    num_slots=num_slots,
-                    activation_tier="host",
-                    keep_grads=base.keep_grads,
-                )
-                yield _with_kept(sizes, config, parked, device_limit)
+            yield _with_kept(sizes, config, placement, device_limit)
 
 
-def _tier_choices(sizes: Sizes, config: TrainConfig) -> Iterator[tuple[Tier, ...]]:
+def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
     """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers."""
     count = len(sizes.spec.records)
     if config.state_tier != "auto":
-        yield (config.state_tier,) * count
+        yield _repeat(config.state_tier, count)
         return
     if config.device == "cuda":
-        coarse = max(1, count // 32)  # a search of seconds for a large model would be felt
-        for num_near in range(count, 0, -coarse):
-            for far in ("host", "nvme") if num_near < count else ("host",):
-                yield (*_repeat(far, count - num_near), *_repeat("device", num_near))
+        coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
+        for num_near in range(count, -1, -coarse):
+            num_far = count - num_near
+            for num_host in sorted(
+                {num_far, *(_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1))},
+                reverse=True,
+            ):
+                yield (
+                    *_repeat("nvme", num_far - num_host),
+                    *_repeat("host", num_host),
+                    *_repeat("device", num_near),
+                )
     yield _repeat("host", count)
     yield _repeat("nvme", count)
+
+
+def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
+    """How many of the first `num_far` records, taken from the last, host memory holds the state
+    of, beside staging and (`grads`) the gradients of all of them."""
+    far = sizes.spec.records[:num_far]
+    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
+    left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
+    fitting = 0
+    for record in reversed(far):
+        left -= state_bytes(record)
+        if left < 0:
+            break
+        fitting += 1
+    return fitting
 
 
 def _repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
@@ -118,30 +226,3 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         keep_layers=tuple(keep),
         keep_grads=needs_kept_grads(config, tiers),
     )
-
-
-def _step_seconds(sizes: Sizes, placement: Placement) -> float:
-    """A weight for comparing placements: compute and links overlap within each pass."""
-    spec = sizes.spec
-    layers = spec.num_layers
-    pass_flops = 2.0 * spec.num_params * sizes.step_tokens
-    recomputed = 1 - len(placement.keep_layers) / layers
-    link = nvme = 0.0
-    for record, tier in zip(spec.records, placement.tiers, strict=True):
-        link += record.num_elements if tier != "device" else 0
-        nvme += record.num_elements if tier == "nvme" else 0
-    width = sizes.compute_bytes
-    parked = sizes.boundary_bytes if placement.activation_tier == "host" else 0
-
-    def seconds(flops: float, bytes_per_element: float, extra_bytes: float = 0) -> float:
-        return max(
-            flops / _FLOPS,
-            (link * bytes_per_element + extra_bytes) / _LINK_BYTES_PER_SECOND,
-            nvme * bytes_per_element / _NVME_BYTES_PER_SECOND,
-        )
-
-    forward = seconds(pass_flops, width, parked)
-    backward = seconds(pass_flops * (2 + recomputed), width, parked)
-    update = seconds(0, 26)
-    slots = 1e-9 * (DEFAULT_SLOTS - placement.num_slots)  # between equals, more slots
-    return forward + backward + update + slots

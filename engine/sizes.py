@@ -1,6 +1,5 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,14 +7,21 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
+from .saved import attention_bytes, norm_bytes
 
 MIB = 2**20
 STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
+# Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
+NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
+NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
+_DEVICE_ALIGNMENT = 512
+MAX_STAGING = 4  # more staging slots would not make a drive faster
+
 Tier = Literal["device", "host", "nvme"]
-ActivationTier = Literal["device", "host"]
+NearTier = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +31,14 @@ class Placement:
     tiers: tuple[Tier, ...]  # home of each record's state
     num_slots: int
     keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: ActivationTier = "device"
+    activation_tier: NearTier = "device"
     keep_grads: bool = True  # final gradients wait for their update
+    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
+
+    @property
+    def num_staging(self) -> int:
+        """Host slots that NVMe records pass through; commits need one in any case."""
+        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +49,7 @@ class Sizes:
     config: TrainConfig
     step_tokens: int  # padded tokens of the largest step
     microbatch_tokens: int
+    row_tokens: int  # the longest row
 
     @classmethod
     def of(cls, spec: ModelSpec, config: TrainConfig, longest_row_tokens: int) -> "Sizes":
@@ -47,6 +60,7 @@ class Sizes:
             config=config,
             step_tokens=config.batch_rows * longest_row_tokens,
             microbatch_tokens=rows * longest_row_tokens,
+            row_tokens=longest_row_tokens,
         )
 
     @property
@@ -75,9 +89,14 @@ class Sizes:
         return self.step_tokens * self.spec.hidden_size * self.compute_bytes
 
     @property
+    def microbatch_hidden_bytes(self) -> int:
+        """The input of one layer, one microbatch."""
+        return self.microbatch_tokens * self.spec.hidden_size * self.compute_bytes
+
+    @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        return saved_bytes(self.spec, self.config, self.step_tokens)
+        return saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
@@ -86,21 +105,25 @@ class Sizes:
         table = spec.vocab_size * spec.hidden_size
         boundary = self.boundary_bytes
         if placement.activation_tier == "host":
-            boundary = self.hidden_bytes
+            boundary = min(boundary, NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes)
         logits = config.loss_chunk_tokens * spec.vocab_size
         return {
             "slots": self._slots(placement),
             "state": self._state(placement, "device"),
-            "gradients": self._gradients(placement, ("device",)),
+            "gradients": self._gradients(placement, on_device=True),
+            "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
             "table_grad": table * 4,
             "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
-            "layer_grad": self.layer_elements * (4 + self.compute_bytes),
+            "layer_grad": self.layer_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": working_bytes(spec, config, self.microbatch_tokens),
+            "layer_activations": working_bytes(
+                spec, config, self.microbatch_tokens, self.row_tokens
+            ),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
-            "loss_chunk": logits * (4 if fp32_compute else 12),
+            # A bounded logit waits with its slope, which is found by way of its square.
+            "loss_chunk": logits * ((4 if fp32_compute else 12) + 8 * bool(spec.logit_softcap)),
             "runtime": RUNTIME_BYTES[config.device],
         }
 
@@ -108,9 +131,9 @@ class Sizes:
         """Bytes of host memory besides the device's, by purpose; whole pages."""
         parked = self.boundary_bytes if placement.activation_tier == "host" else 0
         return {
-            "staging": placement.num_slots * self.slot_bytes,
+            "staging": placement.num_staging * self.slot_bytes,
             "state": self._state(placement, "host"),
-            "gradients": self._gradients(placement, ("host", "nvme")),
+            "gradients": self._gradients(placement, on_device=False),
             "boundary_activations": round_up(parked, PAGE_BYTES),
         }
 
@@ -144,11 +167,26 @@ class Sizes:
         homes = zip(self.spec.records, placement.tiers, strict=True)
         return sum(state_bytes(record) for record, home in homes if home == tier)
 
-    def _gradients(self, placement: Placement, tiers: Sequence[Tier]) -> int:
+    def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
         homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(kept_grad_bytes(self.config, record) for record, home in homes if home in tiers)
+        return sum(
+            kept_grad_bytes(self.config, record)
+            for record, tier in homes
+            if keeps_grad_on_device(tier, placement.grad_tier) == on_device
+        )
+
+    @property
+    def _grad_buffers(self) -> int:
+        largest = max(record.num_elements for record in self.spec.records)
+        one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
+        return NUM_GRAD_BUFFERS[self.config.device] * one
+
+
+def keeps_grad_on_device(tier: Tier, grad_tier: NearTier) -> bool:
+    """Whether a record's kept gradient waits on the device: beside its state, or by choice."""
+    return tier == "device" or grad_tier == "device"
 
 
 def state_bytes(record: RecordLayout) -> int:
@@ -163,29 +201,33 @@ def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
 
-def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
-    """Bytes that autograd saves in one layer for `num_tokens` tokens.
+def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
+    """Bytes that autograd saves in one layer for `num_tokens` tokens in rows of `row_tokens`.
 
     Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
     the projections, queries, keys, values and attention output, and four intermediates; the
     norms' fp32 copies come on top in bf16 compute. Counted from the decoder layer's graph; a
-    compiled layer saves less, since it recomputes what is cheap.
+    compiled layer saves less, since it recomputes what is cheap. What other families save
+    besides is in saved.py.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
+    attention = attention_bytes(spec, width, row_tokens)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
-        return num_tokens * fused * width
+        return num_tokens * (fused * width + attention)
     elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
     fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
-    return num_tokens * (elements * width + fp32_norms)
+    return num_tokens * (elements * width + fp32_norms + norm_bytes(spec) + attention)
 
 
-def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
+def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
     """Bytes that one layer's forward and backward hold at their peak for a microbatch.
 
-    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors.
+    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
+    and those of attention scores that are not fused.
     """
     width = DTYPE_BYTES[config.compute_dtype]
     under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
-    return saved_bytes(spec, config, num_tokens) + num_tokens * under_way
+    under_way += attention_bytes(spec, width, row_tokens)
+    return saved_bytes(spec, config, num_tokens, row_tokens) + num_tokens * under_way

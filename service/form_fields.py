@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .schemas import HYPERPARAMETERS, CreateJob
+from .schemas import CreateJob
+from .strict import HYPERPARAMETERS
 
 Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"]
 
@@ -34,7 +35,11 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "max_seq_len": ("Longest row", "in tokens"),
     "eval_every": ("Evaluate every", "so many steps; wants validation rows"),
     "checkpoint_every.steps": ("Checkpoint every", "so many steps"),
+    "checkpoint_every.minutes": ("Checkpoint every", "so many minutes"),
     "keep_last": ("Checkpoints kept", "the newest ones"),
+    "keep_best": ("Best checkpoints kept", "by evaluation loss"),
+    "early_stopping.patience": ("Stop early after", "evaluations without a better loss"),
+    "early_stopping.min_delta": ("A better loss is", "lower by at least this"),
     "lr_scheduler": ("Learning rate curve", "after the warm-up"),
     "warmup_ratio": ("Warm-up", "part of all steps, 0 to 1"),
     "weight_decay": ("Weight decay", "0 to 1"),
@@ -53,6 +58,11 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "deterministic": ("Deterministic", "the same bits on every run"),
     "commit_every": ("Commit every", "so many steps"),
     "keep_commits": ("Commits kept", "besides the live one"),
+    "durability": ("Durability", 'step, none, or JSON such as {"minutes": 10}'),
+    "export": ("Export", 'JSON such as [{"dtype": "bfloat16"}]'),
+    "resume_from": ("Resume from", "a checkpoint, or a job that has ended"),
+    "limits.max_hours": ("Run at most", "hours, then the job pauses"),
+    "limits.min_free_disk": ("Keep free", "on the data drive; such as 50GB"),
     "limits.max_bytes_written": ("Write at most", "then the job pauses; such as 2TB"),
     "metadata": ("Metadata", "JSON: words of your own"),
 }
@@ -131,7 +141,7 @@ def _kind(name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Kind, Sequen
     if choices and all(isinstance(choice, str) for choice in choices):
         return "choice", choices
     types = {one.get("type") for one in options}
-    if types == {"integer"} and "bytes" in name:
+    if types == {"integer"} and ("bytes" in name or "disk" in name):
         return "bytes", ()
     if len(types) == 1 and (found := types.pop()) in ("integer", "number", "boolean"):
         return found, ()

@@ -69,7 +69,9 @@ def small(value: float) -> str:
 def duration(value: float) -> str:
     """Seconds in the one or two units that matter: 8040 -> '2 h 14 min'."""
     if value < 59.5:
-        return f"{_three(value)} s"
+        return (
+            f"{_three(value)} s" if value >= 0.9995 or not value else f"{_three(1000 * value)} ms"
+        )
     minutes, seconds = divmod(_round(value), 60)
     if minutes < 60:
         return f"{minutes} min {seconds:02} s"

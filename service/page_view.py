@@ -3,16 +3,18 @@
 Every function reads the journal and is called in a thread.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from .contract import Daemon
 from .form_fields import common_fields, other_fields, run_fields
-from .formats import shown
+from .formats import pick
 from .jobs import JobRecord
 from .model_names import known_models
+from .plan_view import advice, homes, plan_rows
+from .queue_times import look
 from .shapes import checkpoint_object, event_object, file_object, job_object
 from .status import daemon_status
 
@@ -25,12 +27,6 @@ ROADS = {
     "buffered": "the page cache",
     "gds-nvfs": "GPUDirect Storage",
     "gds-p2pdma": "GPUDirect Storage (P2PDMA)",
-}
-LINKS = {
-    "nvme_read": "Drive reads",
-    "nvme_write": "Drive writes",
-    "h2d": "Copies up",
-    "d2h": "Copies down",
 }
 
 
@@ -59,10 +55,11 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
     last_seq = journal.last_event_seq(job_id)  # first: what comes meanwhile is told by the stream
     newest = journal.events(job_id, type="metrics", limit=1)
     state = {
-        **job_object(job, queue_position=_position(daemon, job)),
+        **job_object(job, place=look(journal).get(job_id)),
         "report": newest[0].data if newest else None,
         "tier": daemon.hub.telemetry(job_id),
     }
+    plan = job.engine.get("plan") or {}
     events = journal.story(job_id, limit=SHOWN_EVENTS + 1)
     held = journal.checkpoints(job_id, limit=SHOWN_CHECKPOINTS)
     files = [journal.file(name) for name in (job.training_file, job.validation_file) if name]
@@ -77,8 +74,10 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
         "events": _without_repeats(event_object(event) for event in events[:SHOWN_EVENTS]),
         "has_more_events": len(events) > SHOWN_EVENTS,
         "reports": journal.data_reports(job_id),
-        "plan": plan_rows(job.engine.get("plan") or {}),
-        "homes": homes(job.engine.get("plan") or {}),
+        "plan": plan_rows(plan),
+        "homes": homes(plan),
+        "advice": advice(plan),
+        "sentence": pick(plan, "forecast.sentence"),
         "settings": settings_rows(job),
     }
 
@@ -96,51 +95,9 @@ def new_view(daemon: Daemon) -> dict[str, Any]:
     }
 
 
-def plan_rows(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was planned, in words, each with the path and form of what is measured beside it."""
-    rows = []
-    if "step_seconds" in plan:
-        rows.append(_row("A step takes", shown(plan["step_seconds"], "duration"),
-                         "engine.step_time_s", "duration"))  # fmt: skip
-    for link, name in LINKS.items():
-        ways = plan.get("link_bytes") or {}
-        sizes = sorted({way[link] for way in ways.values() if link in way})
-        if sizes:
-            path = f"report.links.{link}.payload_bytes"
-            rows.append(_row(f"{name} a step", span(sizes[0], sizes[-1]), path, "size"))
-    for name, key, path in (
-        ("Device memory", "total_device_bytes", "report.device_peak_bytes"),
-        ("Host memory", "total_host_bytes", "tier.host_bytes"),
-    ):
-        if key in plan:
-            rows.append(_row(name, shown(plan[key], "size"), path, "some"))
-    if "volume_bytes" in plan:
-        rows.append(_row("Room on the drives", shown(plan["volume_bytes"], "size"), None, "size"))
-    return rows
-
-
-def span(low: float, high: float) -> str:
-    """Bytes from one number to another, with the unit once where it is the same."""
-    first, last = shown(low, "size"), shown(high, "size")
-    if first == last:
-        return first
-    number, unit = first.split()
-    return f"{number if last.endswith(f' {unit}') else first}–{last}"
-
-
-def homes(plan: Mapping[str, Any]) -> dict[str, str]:
-    """How many records live in each tier between their visits, in words."""
-    tiers: Sequence[str] = plan.get("tiers") or ()
-    return {
-        tier: f"{tiers.count(tier)} of {len(tiers)} records live here"
-        for tier in ("nvme", "host", "device")
-        if tiers
-    }
-
-
 def settings_rows(job: JobRecord) -> list[tuple[str, str]]:
-    """The settled hyperparameters, by name."""
-    flat = {**job.hyperparameters, "seed": job.seed}
+    """Everything that was settled for the job, by name."""
+    flat = {**job.hyperparameters, **(job.engine.get("settings") or {}), "seed": job.seed}
     return [(name, _told(value)) for name, value in flat.items() if value is not None]
 
 
@@ -150,17 +107,8 @@ def _without_repeats(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _told(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(_told, value))
     if isinstance(value, dict):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _row(name: str, planned: str, path: str | None, form: str) -> dict[str, Any]:
-    return {"name": name, "planned": planned, "path": path, "form": form}
-
-
-def _position(daemon: Daemon, job: JobRecord) -> int | None:
-    if job.status != "queued":
-        return None
-    waiting = [one.id for one in daemon.journal.queue()]
-    return waiting.index(job.id) + 1 if job.id in waiting else None

@@ -23,7 +23,7 @@ from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 if TYPE_CHECKING:
     from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
-    from .cgroup import GroupMemory, tightest_group
+    from .cgroup import GroupMemory, cpu_quota, tightest_group
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
     from .filesystem import sync_directory
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from .space import VolumeRoom, fit_store, measure_rooms
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import TensorStore
-    from .transfer import Fence, Transfer
+    from .transfer import Fence, Mark, Transfer
     from .volume import VolumeStatus, probe_volume
     from .wear import DriveHealth, VolumeWear, drive_health
 
 _HOMES = {
     "GroupMemory": "cgroup",
+    "cpu_quota": "cgroup",
     "tightest_group": "cgroup",
     "MemoryStatus": "memory",
     "memory_status": "memory",
@@ -85,6 +86,7 @@ _HOMES = {
     "fall_back": "fsck",
     "find_commits": "fsck",
     "Fence": "transfer",
+    "Mark": "transfer",
     "Transfer": "transfer",
     "VolumeStatus": "volume",
     "probe_volume": "volume",
@@ -114,6 +116,7 @@ __all__ = [
     "LinkStats",
     "LoadCase",
     "Locked",
+    "Mark",
     "MemoryStatus",
     "Misuse",
     "NoSpace",
@@ -134,6 +137,7 @@ __all__ = [
     "WriteBudgetSpent",
     "busy_python",
     "calibrate_volume",
+    "cpu_quota",
     "drive_health",
     "fall_back",
     "find_commits",

@@ -17,7 +17,7 @@ export function size(value) {
 }
 
 export function duration(value) {
-  if (value < 59.5) return `${three(value)} s`;
+  if (value < 59.5) return value >= 0.9995 || !value ? `${three(value)} s` : `${three(1000 * value)} ms`;
   const seconds = whole(value);
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${two(seconds % 60)} s`;

@@ -1,27 +1,22 @@
 // A plan in words and numbers, before the job.
 
-import { FORMATS, shown } from "./format.js";
+import { FORMATS, pick, shown } from "./format.js";
 
-const LINKS = [
-  ["nvme_read", "Drive reads a step"],
-  ["nvme_write", "Drive writes a step"],
-  ["h2d", "Copies up a step"],
-  ["d2h", "Copies down a step"],
+const SIZES = [
+  ["total_device_bytes", "Device memory"],
+  ["total_host_bytes", "Host memory"],
+  ["volume_bytes", "Room on the drives"],
+  ["forecast.wear.step_bytes", "Drive writes a step"],
+  ["forecast.step.link_bytes.nvme_read", "Drive reads a step"],
+  ["forecast.step.link_bytes.h2d", "Copies up a step"],
+  ["forecast.step.link_bytes.d2h", "Copies down a step"],
 ];
-const PARTS = { total_device_bytes: "Device memory", total_host_bytes: "Host memory", volume_bytes: "Room on the drives" };
 const HOMES = { nvme: "on the drives", host: "in host memory", device: "on the device" };
-
-function list(rows) {
-  const made = document.createElement("dl");
-  made.className = "facts";
-  for (const [name, value] of rows) {
-    const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
-    dt.textContent = name;
-    dd.textContent = value;
-    made.append(dt, dd);
-  }
-  return made;
-}
+const ORIGINS = {
+  measured: "from what this box was measured at",
+  described: "from a description of this box",
+  default: "from what such a box usually does; “headrace calibrate” measures this one",
+};
 
 const words = (tag, className, text) => {
   const made = document.createElement(tag);
@@ -30,22 +25,34 @@ const words = (tag, className, text) => {
   return made;
 };
 
-function range(sizes) {
-  const [first, last] = [FORMATS.size(Math.min(...sizes)), FORMATS.size(Math.max(...sizes))];
-  if (first === last) return first;
-  const [number, unit] = first.split(" ");
-  return `${last.endsWith(` ${unit}`) ? number : first}–${last}`;
+function list(rows) {
+  const made = words("dl", "facts", "");
+  for (const [name, value] of rows) made.append(words("dt", "", name), words("dd", "", value));
+  return made;
 }
 
-function planRows(plan) {
-  const rows = [];
-  if (Number.isFinite(plan.step_seconds)) rows.push(["A step takes", FORMATS.duration(plan.step_seconds)]);
-  for (const [key, name] of Object.entries(PARTS)) if (key in plan) rows.push([name, FORMATS.size(plan[key])]);
-  for (const [link, name] of LINKS) {
-    const sizes = Object.values(plan.link_bytes ?? {}).map((way) => way[link]).filter(Number.isFinite);
-    if (sizes.length) rows.push([name, range(sizes)]);
-  }
-  return rows;
+function folded(place, id, title, ...inside) {
+  const made = document.createElement("details");
+  made.id = id;
+  made.open = place.querySelector(`#${id}`)?.open ?? false;
+  made.append(words("summary", "", title), ...inside);
+  return made;
+}
+
+// How long it will take, the first thing that people want to know.
+function time(plan) {
+  const step = plan.forecast?.step_seconds;
+  if (!step) return [];
+  const { duration, per_second } = FORMATS;
+  const all = plan.total_steps ? `${duration(plan.total_steps * step.expected)}` : duration(step.expected);
+  const spread = plan.total_steps
+    ? `${duration(plan.total_steps * step.low)} to ${duration(plan.total_steps * step.high)}`
+    : `${duration(step.low)} to ${duration(step.high)}`;
+  const steps = plan.total_steps ? `${FORMATS.count(plan.total_steps)} steps of ${duration(step.expected)}, ` : "a step; ";
+  return [
+    words("p", "big", `About ${all}`),
+    words("p", "small soft", `${steps}${per_second(plan.forecast.tokens_per_second)} tokens a second. Between ${spread}, ${ORIGINS[plan.forecast.origin] ?? ""}.`),
+  ];
 }
 
 function where(plan) {
@@ -54,25 +61,31 @@ function where(plan) {
     .map(([tier, home]) => [tiers.filter((one) => one === tier).length, home])
     .filter(([count]) => count)
     .map(([count, home]) => `${count} ${home}`);
-  return told.length ? `Records live ${told.join(", ")}.` : "";
+  return told.length ? `Records live: ${told.join(", ")}.` : "";
 }
 
 const settled = (value) =>
-  typeof value === "object" ? Object.entries(value).map((pair) => pair.join(" ")).join(", ")
+  Array.isArray(value) ? value.map(settled).join("; ")
+  : typeof value === "object" ? Object.entries(value).map((pair) => pair.join(" ")).join(", ")
   : typeof value === "number" && value !== 0 && Math.abs(value) < 1e-3 ? FORMATS.small(value)
   : shown(value, "text");
 
 export function showPlan(place, answer) {
-  const parts = [words("p", "verdict", "It fits.")];
+  const { plan } = answer;
+  const parts = [words("p", "verdict", "It fits."), ...time(plan)];
   for (const warning of answer.warnings) parts.push(words("p", "notice", warning));
-  parts.push(list(planRows(answer.plan)));
-  const home = where(answer.plan);
-  if (home) parts.push(words("p", "small soft", home));
-  const rows = Object.entries(answer.hyperparameters).filter(([, value]) => value !== null);
-  const details = document.createElement("details");
-  details.id = "settled";
-  details.open = place.querySelector("#settled")?.open ?? false;
-  details.append(words("summary", "", "Settings as settled"), list([...rows.map(([name, value]) => [name, settled(value)]), ["seed", answer.seed]]));
-  parts.push(details);
+  parts.push(list(SIZES.filter(([path]) => pick(plan, path) !== null).map(([path, name]) => [name, FORMATS.size(pick(plan, path))])));
+  const share = pick(plan, "forecast.wear.share");
+  if (share !== null) parts.push(list([["Of the drives’ rated life", `${Number((100 * share).toPrecision(3))} %`]]));
+  if (where(plan)) parts.push(words("p", "small soft", where(plan)));
+  const sentence = plan.forecast?.sentence;
+  if (sentence) parts.push(folded(place, "foretold", "What each part of a step waits for", words("p", "small soft", sentence)));
+  if (plan.changes?.length) {
+    const changes = words("ul", "small soft stack-tight", "");
+    for (const change of plan.changes) changes.append(words("li", "", change.text));
+    parts.push(folded(place, "changes", "What would make it faster", changes));
+  }
+  const rows = Object.entries({ ...answer.hyperparameters, ...answer.settings, seed: answer.seed });
+  parts.push(folded(place, "settled", "Settings as settled", list(rows.filter(([, value]) => value !== null).map(([name, value]) => [name, settled(value)]))));
   place.replaceChildren(...parts);
 }

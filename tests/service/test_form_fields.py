@@ -1,5 +1,6 @@
 from headrace.service.form_fields import ELSEWHERE, common_fields, other_fields, run_fields
-from headrace.service.schemas import HYPERPARAMETERS, CreateJob, Hyperparameters
+from headrace.service.schemas import CreateJob, Hyperparameters
+from headrace.service.strict import HYPERPARAMETERS
 
 
 def test_every_setting_of_the_api_is_on_the_form_once() -> None:
