@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import auth
+from . import auth, scopes
 from .attempts import FailedAttempts
 from .errors import ApiError
 from .logs import get_logger
@@ -23,10 +23,9 @@ from .sessions import Sessions, let_in
 
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
+TOKEN_NAME = "headrace.token_name"  # in a request's scope, for the log
 UPLOAD_PATHS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
-LOGIN_PATHS = re.compile(
-    r"/login|/static/.*|/favicon\.ico"
-)  # what a browser needs before it shows a token
+LOGIN_PATHS = re.compile(r"/login|/static/.*|/favicon\.ico")  # wanted before a token is shown
 PAGES = re.compile(r"/|/new|/jobs/[A-Za-z0-9-]+")
 
 log = get_logger("headrace.api")
@@ -69,13 +68,16 @@ class Gate:
                 raise  # half an answer is out: the server must cut the connection
             error = ApiError(500, "The server failed; its log has the reason.", code="internal")
             await _answer(error)(scope, receive, send_with_id)
-        log.debug(
+        changes = scope["method"] not in scopes.SAFE
+        say = log.info if changes or status >= 500 else log.debug
+        say(
             "request",
             method=scope["method"],
             path=scope["path"],
             status=status,
             milliseconds=round((time.monotonic() - started) * 1000, 1),
             request_id=request_id,
+            token=scope.get(TOKEN_NAME),
         )
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,14 +98,19 @@ class Gate:
             await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Let a request through by its token or its session, or raise ApiError."""
+        """Let a request through whose token or session may do what it asks, or raise ApiError."""
+        method, path = scope["method"], scope["path"]
+        entry = None
         if self._tokens.entries():
-            if LOGIN_PATHS.fullmatch(scope["path"]):
+            if LOGIN_PATHS.fullmatch(path):
                 return
             shows_token = "authorization" in headers or "api-key" in headers
-            if not shows_token and let_in(self._sessions, scope["method"], headers):
-                return
-        auth.check(self._tokens, headers)
+            entry = None if shows_token else let_in(self._sessions, method, headers)
+        entry = entry or auth.check(self._tokens, headers)
+        scopes.require(entry, method, path)
+        if entry is not None:
+            scope[TOKEN_NAME] = entry["name"]
+            self._tokens.note_use(entry)
 
 
 def login_url(path: str) -> str:
