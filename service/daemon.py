@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from headrace.storage import StoreError
 
 from .database import SchemaTooNew
+from .drive_watch import DriveWatch
 from .errors import ApiError
 from .events import Hub
 from .files import require_rows
 from .ipc import Telemetry
 from .job_spec import ResolvedJob, Sources, prepare_request, resolve_job
+from .job_state import held_bytes
 from .jobs import JobRecord
 from .journal import Journal
 from .lockfile import LockFile, LockHeld
@@ -33,7 +36,7 @@ from .prepare_process import DEFAULT_PREPARE
 from .preparer import Preparer
 from .run_loop import RunLoop
 from .settings import Settings
-from .site import Site, gpus, probe_volumes
+from .site import Site, gpus, memory, probe_volumes
 from .worker import Worker, WorkerOptions
 
 log = logging.getLogger(__name__)
@@ -68,7 +71,6 @@ class Daemon:
         self._worker = Worker(options, on_telemetry=self._publish)
         self._preparer = Preparer(prepare=prepare)
         self._tasks: list[asyncio.Task[None]] = []
-        self._volumes: list[dict[str, Any]] = []
 
     async def start(self) -> None:
         """Take the data directory, open the journal, start the worker and the queue.
@@ -82,7 +84,7 @@ class Daemon:
             self._lock = take_data_dir(self.settings.data_dir)
         try:
             self.site = Site.of(self.settings)
-            self._volumes = await asyncio.to_thread(probe_volumes, self.settings)
+            self._drives = DriveWatch(await asyncio.to_thread(probe_volumes, self.settings))
             with usable(self.settings.data_dir):
                 open_journal = partial(Journal.open, self.settings.database_path, self.hub)
                 self.journal = await asyncio.to_thread(open_journal)
@@ -99,6 +101,7 @@ class Daemon:
         )
         self._worker.start()
         self._tasks = [self._go(self._run_loop.run()), self._go(self._prepare_loop.run())]
+        self._watching = asyncio.create_task(self._drives.run())
 
     async def stop(self) -> None:
         """Admit nothing more, let the worker finish its step and commit, end all children."""
@@ -106,16 +109,17 @@ class Daemon:
         self._run_loop.draining = True
         self._run_loop.wake()
         prepare.cancel()
+        self._watching.cancel()
         await self._worker.stop()
         await asyncio.wait([run], timeout=10)
         run.cancel()
-        await asyncio.gather(run, prepare, return_exceptions=True)
+        await asyncio.gather(run, prepare, self._watching, return_exceptions=True)
         self.journal.close()
         self._lock.close()
 
     def resolve(self, body: dict[str, Any]) -> ResolvedJob:
         """Settle a create body; ApiError says why it cannot be done. Blocks for some seconds."""
-        return resolve_job(body, self._sources(body), self.site)
+        return resolve_job(body, self._sources(body), self._site_to_come())
 
     def wake(self) -> None:
         """A job was added or resumed: look at the queue."""
@@ -128,25 +132,27 @@ class Daemon:
         self._prepare_loop.give_up(job_id)
         self.wake()
 
-    def free_job(self, job_id: str) -> bool:
+    def free_job(self, job: JobRecord) -> bool:
         """Remove an ended job's training state; whether there was any. ApiError: why not."""
         try:
-            return self._run_loop.free_state(job_id)
+            return self._run_loop.free_state(job)
         except (StoreError, OSError) as error:
-            message = f"The training state of job {job_id} stays: {error}."
+            message = f"The training state of job {job.id} stays: {error}."
             raise ApiError(400, message, code="state_in_use") from error
 
     def status(self) -> dict[str, Any]:
         """Worker, storage, device and disk, JSON-ready. The journal knows the jobs."""
         disk = shutil.disk_usage(self.settings.data_dir)
+        worker = self._worker.status()
         return {
-            "worker": self._worker.status(),
+            "worker": worker,
             "device": {"type": self.site.device, "gpus": list(gpus())},
+            "memory": memory(),
             "budgets": {
                 "device_bytes": self.site.device_bytes,
                 "host_bytes": self.site.host_bytes,
             },
-            "storage": [self._with_free_bytes(volume) for volume in self._volumes],
+            "storage": self._drives.status(worker["telemetry"].get("volumes", {})),
             "disk": {
                 "path": str(self.settings.data_dir),
                 "free_bytes": disk.free,
@@ -168,6 +174,13 @@ class Daemon:
             if task.done() and not task.cancelled() and not self._run_loop.draining:
                 reasons.append(f"the queue has stopped: {task.exception()}")
         return reasons
+
+    def _site_to_come(self) -> Site:
+        """The site as another job will find it when the running one has given its space back."""
+        lent: dict[str, int] = {}
+        for job in self.journal.jobs(status=["running"], limit=1):
+            lent = held_bytes(self.site.volumes, job.state_name)
+        return replace(self.site, lent=lent)
 
     def _go(self, loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(loop)
@@ -202,14 +215,11 @@ class Daemon:
         return prepare_request(
             body,
             self._sources(body),
-            self.site,
+            self._site_to_come(),
             job_dir=self.settings.jobs_dir / job.id,
             cache_dir=self.settings.data_dir / "cache",
             after_seq=self.journal.last_worker_seq(job.id),
         )
-
-    def _with_free_bytes(self, volume: dict[str, Any]) -> dict[str, Any]:
-        return {**volume, "free_bytes": shutil.disk_usage(volume["path"]).free}
 
 
 @contextmanager

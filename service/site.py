@@ -5,16 +5,17 @@ prepare processes ask the driver through NVML instead.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import pynvml
 
-from headrace.engine import Box, detect_box
-from headrace.storage import VolumeConfig, probe_volume
+from headrace.engine import Box, available_memory, detect_box
+from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume
 
 from .errors import ApiError
 from .settings import Settings
@@ -28,12 +29,17 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where jobs run. Budgets are bytes, None for what the box has; volumes "PATH[:BYTES]"."""
+    """Where jobs run. Budgets are bytes, None for what the box has; volumes "PATH[:BYTES]".
+
+    `lent` are bytes by volume that the running job's state holds: they will be free again by the
+    time that another job runs.
+    """
 
     device: Device
     device_bytes: int | None
     host_bytes: int | None
     volumes: tuple[str, ...]
+    lent: Mapping[str, int] = field(default_factory=dict)
     described: Box | None = None  # planned for, in place of this machine
 
     @classmethod
@@ -56,6 +62,7 @@ class Site:
         if self.described is not None:
             return self.described
         box = detect_box(device="cpu", volumes=self.volumes)
+        box = replace(box, volumes=with_lent(box.volumes, self.lent))
         if self.device == "cpu":
             return box
         shown = gpus()
@@ -72,13 +79,37 @@ class Site:
         return {name: value for name, value in asdict(self).items() if name != "described"}
 
 
+def with_lent(
+    volumes: Mapping[str, VolumeRoom | int], lent: Mapping[str, int]
+) -> dict[str, VolumeRoom | int]:
+    """The rooms of the volumes with what is lent given back to each and to its drive."""
+    by_drive: Counter[int | None] = Counter()
+    for path, room in volumes.items():
+        if isinstance(room, VolumeRoom):
+            by_drive[room.device] += lent.get(path, 0)
+    return {
+        path: replace(
+            room,
+            free_bytes=room.free_bytes + by_drive[room.device],
+            taken_bytes=max(0, room.taken_bytes - lent.get(path, 0)),
+        )
+        if isinstance(room, VolumeRoom)
+        else room
+        for path, room in volumes.items()
+    }
+
+
 def find_device() -> Device:
     """`cuda` when the driver shows a GPU and torch is built for it, else `cpu`."""
     return "cuda" if gpus() and _torch_is_for_cuda() else "cpu"
 
 
 def gpus() -> Sequence[dict[str, Any]]:
-    """Name and memory in bytes of each GPU that the driver shows; none without a driver."""
+    """Each GPU that the driver shows; none without a driver.
+
+    Name, memory in bytes, `busy_share` (part of the last moment in which a kernel ran) and
+    temperature, the last two None where the driver does not tell.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -87,6 +118,13 @@ def gpus() -> Sequence[dict[str, Any]]:
         return [_describe(i) for i in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
+
+
+def memory() -> dict[str, Any]:
+    """Bytes of memory that there are for this process, and how many it can still take."""
+    found = memory_status()
+    limits = [size for size in (found.total_bytes, found.group_limit_bytes) if size is not None]
+    return {"total_bytes": min(limits, default=None), "free_bytes": available_memory()}
 
 
 def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
@@ -104,11 +142,23 @@ def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
 def _describe(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    busy = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    heat = _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
     return {
         "name": str(pynvml.nvmlDeviceGetName(handle)),
         "total_bytes": int(memory.total),
         "free_bytes": int(memory.free),
+        "busy_share": None if busy is None else busy.gpu / 100,
+        "temperature_celsius": None if heat is None else float(heat),
     }
+
+
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer; None when this GPU has none, as in a virtual machine."""
+    try:
+        return question(*arguments)
+    except pynvml.NVMLError:
+        return None
 
 
 def _torch_is_for_cuda() -> bool:

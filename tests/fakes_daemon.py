@@ -11,6 +11,7 @@ from typing import Any, Literal
 import uvicorn
 
 from headrace.service.app import create_app
+from headrace.service.contract import Daemon
 from headrace.service.errors import ApiError
 from headrace.service.events import Hub
 from headrace.service.jobs import JobRecord, new_id
@@ -29,6 +30,7 @@ class FakeResolved:
     hyperparameters: dict[str, Any]
     seed: int
     plan: dict[str, Any] = field(default_factory=lambda: {"step_seconds": 1.5})
+    settings: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -78,10 +80,10 @@ class FakeDaemon:
         status: Any = {"cancel": "cancelled", "pause": "paused"}[reason]
         await self.journal.call(self.journal.move, job_id, status)
 
-    def free_job(self, job_id: str) -> bool:
+    def free_job(self, job: JobRecord) -> bool:
         """Say yes once a job."""
-        first = job_id not in self.freed
-        self.freed.append(job_id)
+        first = job.id not in self.freed
+        self.freed.append(job.id)
         return first
 
     def status(self) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def some_job(**changed: Any) -> JobRecord:
 
 
 @contextmanager
-def serving(daemon: FakeDaemon) -> Iterator[str]:
+def serving(daemon: Daemon) -> Iterator[str]:
     """The app around `daemon` on a free port of this machine; the URL."""
     sock = listen("127.0.0.1", 0)
     config = uvicorn.Config(
