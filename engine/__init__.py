@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
     from .host_optimizer import measure_cpu_optimizer
+    from .methods import method_spec
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
     from .prepare import (
         DataProblem,
@@ -51,6 +52,7 @@ _HOMES = {
     "BadBoxFile": "box_file",
     "read_box": "box_file",
     "shipped_boxes": "box_file",
+    "method_spec": "methods",
     "Prices": "rates",
     "Rates": "rates",
     "compare_schemes": "schemes",
@@ -127,6 +129,7 @@ __all__ = [
     "fit_microbatch_rows",
     "load_tokenizer",
     "make_plan",
+    "method_spec",
     "measure_cpu_optimizer",
     "nearest_fit",
     "num_steps",

@@ -62,16 +62,16 @@ def check_targets(lora: Lora, layers: Sequence[RecordLayout]) -> None:
     """ModelError when a target is no valid expression, or one of them chooses nothing."""
     modules = [module for layer in layers for module in projections(layer)]
     if len(lora.targets) > 1 and ALL_LINEAR in lora.targets:
-        raise ModelError(f"lora_targets: {ALL_LINEAR!r} stands alone, or not at all")
+        raise ModelError(f"target modules of adapters: {ALL_LINEAR!r} stands alone, or not at all")
     for target in lora.targets:
         one = replace(lora, targets=(target,))
         try:
             found = any(chooses(one, module) for module in modules)
         except re.error as e:
-            raise ModelError(f"lora_targets: {target!r} is no regular expression: {e}") from e
+            raise ModelError(f"target modules of adapters: {target!r} is no expression: {e}") from e
         if not found:
             known = sorted({module.rsplit(".", 1)[-1] for module in modules})
             raise ModelError(
-                f"lora_targets: {target!r} is the name of no projection of this model; "
-                f"wanted {ALL_LINEAR}, a regular expression, or some of {', '.join(known)}"
+                f"target modules of adapters: {target!r} is the name of no projection of this "
+                f"model; wanted {ALL_LINEAR}, a regular expression, or some of {', '.join(known)}"
             )

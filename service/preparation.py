@@ -17,6 +17,7 @@ from headrace.engine import (
     fit_microbatch_rows,
     load_tokenizer,
     make_plan,
+    method_spec,
     prepare_dataset,
     prepare_model,
     read_model_spec,
@@ -122,6 +123,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
 
 def _fit(config: TrainConfig, spec: Any, box: Box, longest: int, emit: Emit) -> TrainConfig:
     with _blaming(None):
+        spec = method_spec(spec, config)
         rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest, box=box)
         fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
         plan = make_plan(spec, fitted, longest_row_tokens=longest, box=box)

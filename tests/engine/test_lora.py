@@ -202,7 +202,11 @@ def test_a_coded_base_has_the_same_bits_wherever_it_lives(tmp_path: Path, base: 
 
 @pytest.mark.parametrize("base", ["auto", "nf4"])
 def test_adapters_train_in_bfloat16_as_they_do_in_float32(tmp_path: Path, base: str) -> None:
-    common: dict[str, Any] = {"frozen_format": base, "lora_targets": ("q_proj", "up_proj"), "max_steps": 5}
+    common: dict[str, Any] = {
+        "frozen_format": base,
+        "lora_targets": ("q_proj", "up_proj"),
+        "max_steps": 5,
+    }
     exact = make_run(tmp_path / "exact", **common)
     rounded = make_run(tmp_path / "rounded", compute_dtype="bfloat16", **common)
     exact.go()

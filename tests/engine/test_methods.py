@@ -109,7 +109,7 @@ def test_a_frozen_pattern_freezes_records_and_splits_layers() -> None:
         ({"method": "lora", "lora_targets": ("qkv_proj",)}, "'qkv_proj' is the name of no"),
         ({"method": "lora", "lora_targets": ("q_proj", "all-linear")}, "'all-linear' stands alone"),
         ({"method": "lora", "lora_targets": ("q_proj", "lm_head")}, "'lm_head' is the name of no"),
-        ({"method": "lora", "lora_targets": ("(",)}, "no regular expression"),
+        ({"method": "lora", "lora_targets": ("(",)}, "no expression"),
     ],
 )
 def test_what_is_in_vain_is_refused(settings: dict[str, Any], message: str) -> None:
