@@ -67,6 +67,7 @@ class TrainConfig:
     keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
     max_bytes_written: int | None = None  # pause before the volumes have taken more than this
+    calibrate: bool = False  # measure what is not known of drives and compute before planning
     max_wear_share: float | None = None  # refuse a run that takes more of the drives' rated life
 
     def __post_init__(self) -> None:

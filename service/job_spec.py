@@ -120,6 +120,7 @@ def train_values(
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
         "volumes": site.volumes,
+        "calibrate": site.calibrate,
         "commit_every_steps": body.get("commit_every") or 1,
         "keep_commits": body.get("keep_commits") or 0,
         "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),

@@ -71,12 +71,19 @@ def test_a_volume_of_no_use_is_refused(tmp_path: Path) -> None:
 def test_calibrate_leaves_its_figures_on_the_volume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import headrace.storage.calibrate  # noqa: F401  so that there is something to cut short
+    import headrace.engine.calibration  # so that there is something to cut short
+    import headrace.storage.calibrate
 
     monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.4)
-    code, [found] = run_json(
-        capsys, "calibrate", "--volume", f"{tmp_path}:600MB", "--data-dir", tmp_path / "data"
-    )
+    monkeypatch.setattr(headrace.engine.calibration, "TOKENS", {"cpu": (16,)})
+    monkeypatch.setattr(headrace.engine.calibration, "_ELEMENTS", {"cpu": 2**14})
+    code, said = run_json(
+        capsys, "calibrate", "--volume", f"{tmp_path}:600MB", "--data-dir", tmp_path / "data",
+        "--device", "cpu", "--shape", "tiny",
+    )  # fmt: skip
+    (found,) = said["volumes"]
     assert code == Exit.OK and found["volume"].startswith(str(tmp_path))
+    assert json.loads((tmp_path / ".headrace-rates.json").read_text())["rates"]["shapes"]
+    assert said["compute"]["h2d"] > 0
     kept = json.loads((tmp_path / ".headrace-calibration.json").read_text())
     assert kept["read_bytes_per_second"] == found["read_bytes_per_second"] > 0
