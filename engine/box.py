@@ -43,18 +43,20 @@ def known_rates(device: str, volumes: Sequence[VolumeConfig], *, device_name: st
 
     `device_name` is the GPU's, by its driver: figures of another one do not count.
     """
+    measured = read_rates(volumes, device_name=device_name) or default_rates(device)
     found = {}
     for volume in volumes:
+        path = str(volume.path)
         calibration = read_calibration(volume.path)
         if calibration is not None:
             slowest = float(volume.throttle_bytes_per_second or "inf")
-            found[str(volume.path)] = VolumeRates(
+            found[path] = VolumeRates(
                 read=min(slowest, calibration.read_bytes_per_second),
                 write=min(slowest, calibration.write_bytes_per_second),
                 mixed=min(slowest, calibration.mixed_bytes_per_second),
+                rated_bytes=measured.rated_bytes.get(path),
             )
-    measured = read_rates(volumes, device_name=device_name)
-    return replace(measured or default_rates(device), volumes=found)
+    return replace(measured, volumes=found)
 
 
 def available_memory() -> int:

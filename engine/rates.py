@@ -112,6 +112,7 @@ class Rates:
     prices: Prices | None = None
     unified: bool = False  # the device's memory is the host's
     shapes: Mapping[str, ShapeRates] = field(default_factory=dict)
+    rated_bytes: Mapping[str, float] = field(default_factory=dict)  # of the drive of each volume
 
     def for_shape(self, key: str) -> "Rates":
         """The rates with the layers of that shape (`shape_key`), where it was measured.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .checks import volumes_of
-from .options import Device, Json, Volumes
+from .options import Device, Json, Volumes, parse_size
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .serve import Config, DataDir, load_settings
 
@@ -30,6 +30,11 @@ def calibrate(
     shape: Annotated[str | None, typer.Option(help="Time the layers of a named shape.")] = None,
     drives: Annotated[bool, typer.Option(help="Measure the volumes.")] = True,
     compute: Annotated[bool, typer.Option(help="Measure copies, memory and layers.")] = True,
+    rated: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="What each drive may be written in its life, as its "
+                     "maker says, such as 1200TB; without it what the drive tells."),
+    ] = None,
     full: Annotated[
         bool,
         typer.Option(help="Two minutes a volume, past the write cache, its wear counted; longer "
@@ -45,7 +50,11 @@ def calibrate(
     settings = load_settings(config, data_dir=data_dir, volumes=volume or None, device=device)
     named = volumes_of(settings)
     volumes = _measure_volumes(named, full) if drives else {}
-    rates = _measure_compute(settings, named, model, shape, full) if compute else None
+    rates = (
+        _measure_compute(settings, named, model, shape, full, parse_size(rated))
+        if compute
+        else None
+    )
     if as_json:
         print_json({
             "volumes": [{"volume": text, **one.to_dict()} for text, one in volumes.items()],
@@ -75,7 +84,12 @@ def _measure_volumes(named: list[str], full: bool) -> "dict[str, Calibration]":
 
 
 def _measure_compute(
-    settings: "Settings", named: list[str], model: Path | None, shape: str | None, full: bool
+    settings: "Settings",
+    named: list[str],
+    model: Path | None,
+    shape: str | None,
+    full: bool,
+    rated: int | None,
 ) -> "Rates":
     from headrace.engine import (
         ModelError,
@@ -103,7 +117,7 @@ def _measure_compute(
     )
     typer.echo("compute", err=True)
     volumes: list[VolumeConfig] = [VolumeConfig.parse(text) for text in named]
-    return calibrate_compute(spec, config, volumes, full=full)
+    return calibrate_compute(spec, config, volumes, full=full, rated_bytes=rated)
 
 
 def _show_volumes(found: "dict[str, Calibration]") -> None:

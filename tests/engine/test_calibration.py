@@ -9,17 +9,19 @@ import pytest
 
 from headrace.engine import (
     Box,
+    JobSize,
     RunEvent,
     TrainConfig,
-    calibration,
     known_rates,
     make_plan,
+    measure_box,
+    measure_shape,
     rate_file,
     shape_spec,
 )
 from headrace.engine.calibration import calibrate_compute, measure_once
 from headrace.engine.rates import LayerRate, ShapeRates, default_rates, shape_key
-from headrace.storage import VolumeConfig, read_calibration
+from headrace.storage import VolumeConfig, calibrate_volume, read_calibration
 
 SPEC = shape_spec("tiny", layers=1)
 CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
@@ -28,10 +30,11 @@ CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest measurement that is one."""
-    monkeypatch.setattr(calibration, "_PART_SECONDS", {False: 0.0, True: 0.0})
-    monkeypatch.setattr(calibration, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
-    monkeypatch.setattr(calibration, "_COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
-    monkeypatch.setattr(calibration, "_ELEMENTS", {"cpu": 2**14, "cuda": 2**14})
+    for module in (measure_box, measure_shape):
+        monkeypatch.setattr(module, "PART_SECONDS", {False: 0.0, True: 0.0})
+    monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
+    monkeypatch.setattr(measure_box, "COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
+    monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14, "cuda": 2**14})
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,22 @@ def test_figures_of_other_hardware_do_not_count(
     monkeypatch.setattr(rate_file, "_processor", lambda: "another one")
     assert known_rates("cpu", [volume]).origin == "default"
     assert known_rates("cpu", [volume], device_name="NVIDIA H200").origin == "default"
+
+
+def test_a_rating_that_was_given_is_what_wear_is_a_share_of(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.2)
+    calibrate_volume(volume)
+    calibrate_compute(SPEC, CONFIG, [volume], rated_bytes=1e12)
+    calibrate_compute(SPEC, CONFIG, [volume])  # a later one forgets nothing
+    path = str(volume.path)
+    rates = known_rates("cpu", [volume])
+    box = Box(device="cpu", device_bytes=2**32, host_bytes=2**32, volumes={path: 2**40},
+              rates=rates)  # fmt: skip
+    plan = make_plan(SPEC, CONFIG, longest_row_tokens=16, box=box, job=JobSize(num_steps=10))
+    wear = plan.forecast.wear
+    assert wear.rated_bytes == 1e12 and wear.share == pytest.approx(wear.job_bytes / 1e12)  # type: ignore[operator]
 
 
 def test_a_plan_goes_by_what_was_measured() -> None:

@@ -71,12 +71,12 @@ def test_a_volume_of_no_use_is_refused(tmp_path: Path) -> None:
 def test_calibrate_leaves_its_figures_on_the_volume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import headrace.engine.calibration  # so that there is something to cut short
-    import headrace.storage.calibrate
+    import headrace.storage.calibrate  # noqa: F401  so that there is something to cut short
+    from headrace.engine import measure_box, measure_shape
 
     monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.4)
-    monkeypatch.setattr(headrace.engine.calibration, "TOKENS", {"cpu": (16,)})
-    monkeypatch.setattr(headrace.engine.calibration, "_ELEMENTS", {"cpu": 2**14})
+    monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16,)})
+    monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14})
     code, said = run_json(
         capsys, "calibrate", "--volume", f"{tmp_path}:600MB", "--data-dir", tmp_path / "data",
         "--device", "cpu", "--shape", "tiny",
