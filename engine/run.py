@@ -60,15 +60,16 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         work = stack.enter_context(Workspace(spec, config, plan, store))
 
         def save(target: Path) -> None:
-            export_store(
-                store,
-                spec,
-                work.ring[0].host,
-                model_dir=model_dir,
-                assets_dir=Path(config.assets) if config.assets else model_dir,
-                target_dir=target,
-                dtype=config.export_dtype,
-            )
+            with work.staging.borrow() as staging:
+                export_store(
+                    store,
+                    spec,
+                    staging.slot,
+                    model_dir=model_dir,
+                    assets_dir=Path(config.assets) if config.assets else model_dir,
+                    target_dir=target,
+                    dtype=config.export_dtype,
+                )
 
         trainer = Trainer(
             work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
