@@ -36,6 +36,7 @@ def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
         "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
         "export_dtype": export.get("dtype") or "auto",
         "lora_export": "merged" if export.get("format") == "hf" else "adapter",
+        "max_wear_share": (body.get("limits") or {}).get("max_wear_share"),
     }
 
 
