@@ -14,9 +14,10 @@ from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, Sto
 if TYPE_CHECKING:
     from .bench import bench_step
     from .box import available_memory, detect_box
-    from .data import TokenDataset, num_steps
+    from .data import TokenDataset
     from .demo_data import DemoData, write_demo_data
-    from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
+    from .packing import RowLengths, settle_microbatch
+    from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
     from .prepare import (
         DataProblem,
         DataReport,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         check_rows,
         prepare_dataset,
     )
+    from .row_order import num_steps
     from .run import run_job
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
@@ -39,13 +41,15 @@ _HOMES = {
     "detect_box": "box",
     "shape_spec": "shapes",
     "TokenDataset": "data",
-    "num_steps": "data",
+    "num_steps": "row_order",
     "DemoData": "demo_data",
     "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
     "Plan": "plan",
-    "fit_microbatch_rows": "plan",
+    "RowLengths": "packing",
+    "settle_microbatch": "packing",
+    "fit_microbatch": "plan",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
@@ -81,6 +85,7 @@ __all__ = [
     "RecordLayout",
     "RowFile",
     "RowIndex",
+    "RowLengths",
     "RunEvent",
     "SHAPES",
     "RunResult",
@@ -96,7 +101,7 @@ __all__ = [
     "check_rows",
     "detect_box",
     "export_store",
-    "fit_microbatch_rows",
+    "fit_microbatch",
     "load_tokenizer",
     "make_plan",
     "num_steps",
@@ -104,6 +109,7 @@ __all__ = [
     "prepare_model",
     "read_model_spec",
     "run_job",
+    "settle_microbatch",
     "shape_spec",
     "source_dtype",
     "write_demo_data",

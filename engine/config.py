@@ -12,6 +12,7 @@ LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
+Packing = Literal["on", "off"]
 Recompute = Literal["auto", "all", "none"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -45,6 +46,8 @@ class TrainConfig:
     eps: float = 1e-8
     batch_rows: int = 8
     microbatch_rows: int = 4
+    packing: Packing = "on"  # rows of a microbatch one behind the other, instead of padded
+    microbatch_tokens: int | None = None  # packed; None: what microbatch_rows of the longest take
     num_epochs: int = 3
     max_steps: int | None = None
     loss_chunk_tokens: int = 256
@@ -82,10 +85,12 @@ class TrainConfig:
         if self.keep_commits < 0:
             raise ValueError(f"keep_commits is {self.keep_commits}; wanted 0 or more")
         for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots",
-                     "max_bytes_written"):  # fmt: skip
+                     "max_bytes_written", "microbatch_tokens"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+        if self.packing == "off" and self.microbatch_tokens is not None:
+            raise ValueError("microbatch_tokens is for packed rows, but packing is off")
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:

@@ -1,6 +1,6 @@
 """Forward and backward of one resident layer: transformers' own module, bound to slot views."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +12,17 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
+from . import attention
+from .attention import Documents
 from .config import Compile
 from .hf_config import build_config
 from .model import ModelSpec, RecordLayout
 
 _LAYER_PREFIX = "model.layers."
+_STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 Weights = Mapping[str, Tensor]
+Positions = tuple[Tensor, Tensor, Documents | None]  # rotary cosines and sines; packed documents
 
 
 def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
@@ -41,8 +45,8 @@ def _short_name(name: str) -> str:
 class LayerModule:
     """The decoder layer and the final norm of a model, built once without memory of their own.
 
-    Rows are padded on the right and attention is causal, so no real token can attend to padding
-    and no attention mask is needed; padded positions compute values that nothing reads.
+    Attention is causal and padding comes last, behind a row or as a document of its own, so no real
+    token attends to it; padded positions compute values that nothing reads.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class LayerModule:
         compile: Compile = "off",
     ) -> None:
         config = build_config(spec, dtype=dtype)
-        config._attn_implementation = "sdpa"
+        config._attn_implementation = attention.NAME
         with torch.device("meta"):
             self._layer = LlamaDecoderLayer(config, layer_idx=0)
             self._norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -69,20 +73,26 @@ class LayerModule:
         if self._compiled:
             self._call = torch.compile(self._apply, dynamic=compile == "dynamic")
 
-    def positions(self, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """Rotary cosines and sines of positions 0 … num_tokens - 1, shape (1, tokens, head)."""
-        position_ids = torch.arange(num_tokens, device=self._device)[None]
-        like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
-        cos, sin = self._rotary(like, position_ids)
-        return cos, sin
+    def positions(self, num_tokens: int, lengths: Tensor | None = None) -> Positions:
+        """What tells tokens their places: rotary cosines and sines, (1, tokens, head).
 
-    def forward(self, weights: Weights, hidden: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
+        `lengths` of packed documents (int64, on the host) start the places again with each.
+        """
+        documents = None if lengths is None else Documents.of(lengths, self._device)
+        places = torch.arange(num_tokens)[None] if documents is None else documents.position_ids()
+        pieces: Sequence[Tensor] = [places]
+        if documents is not None and self._rotary.rope_type in _STRETCHED:
+            pieces = torch.split(places, documents.present(), dim=1)
+        like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
+        turned = [self._rotary(like, piece.to(self._device)) for piece in pieces]
+        cos, sin = (torch.cat(parts, dim=1) for parts in zip(*turned, strict=True))
+        return cos, sin, documents
+
+    def forward(self, weights: Weights, hidden: Tensor, positions: Positions) -> Tensor:
         """Output of the layer for `hidden`, shape (rows, tokens, hidden)."""
         return self._call(dict(weights), hidden, *positions)
 
-    def forward_only(
-        self, weights: Weights, hidden: Tensor, positions: tuple[Tensor, Tensor]
-    ) -> Tensor:
+    def forward_only(self, weights: Weights, hidden: Tensor, positions: Positions) -> Tensor:
         """The same output, to the bit, with nothing saved for a backward pass.
 
         A compiled layer is one callable for forward and recompute: compiled without gradients it
@@ -96,9 +106,18 @@ class LayerModule:
             return self.forward(trainable(weights), inputs, positions).detach()
 
     def _apply(
-        self, weights: dict[str, Tensor], hidden: Tensor, cos: Tensor, sin: Tensor
+        self,
+        weights: dict[str, Tensor],
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        documents: Documents | None,
     ) -> Tensor:
-        arguments: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": None}
+        arguments: dict[str, Any] = {
+            "position_embeddings": (cos, sin),
+            "attention_mask": None,
+            "documents": documents,
+        }
         output = functional_call(self._layer, weights, (hidden,), arguments)
         assert isinstance(output, Tensor)
         return output

@@ -12,6 +12,7 @@ from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .config import ClipWay, TrainConfig
 from .model import ModelSpec
+from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement
 from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 from .state_record import state_record
@@ -63,7 +64,7 @@ class Plan:
     activation_tier: Literal["device", "host"]
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home in host memory until the update
-    max_step_tokens: int  # padded tokens of the largest step
+    max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
     volume_bytes: int
@@ -88,14 +89,22 @@ class Plan:
         return {**asdict(self), **totals}
 
 
-def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box) -> Plan:
+def make_plan(
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    longest_row_tokens: int,
+    box: Box,
+    lengths: RowLengths | None = None,
+) -> Plan:
     """Decide placement and count bytes; raises CannotFit with the numbers when a tier overflows.
 
-    `longest_row_tokens` is the longest row of the training and evaluation data.
+    `longest_row_tokens` is the longest row of the training and evaluation data; where the
+    `lengths` of all are known, what the largest step computes is counted instead of feared.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
-    sizes = Sizes.of(spec, config, longest_row_tokens)
+    sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
     placement = choose_placement(sizes, config, device_limit=device_limit, host_limit=host_limit)
     tiers, keep = placement.tiers, placement.keep_layers
     plan = Plan(
@@ -119,24 +128,29 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
     return replace(plan, volume_bytes=_fit_volumes(spec, config, box))
 
 
-def fit_microbatch_rows(
-    spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box
-) -> int:
-    """The largest microbatch, up to `config.microbatch_rows`, with which the run fits.
+def fit_microbatch(
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    longest_row_tokens: int,
+    box: Box,
+    lengths: RowLengths | None = None,
+) -> TrainConfig:
+    """The config with the largest microbatch, up to its own, with which the run fits.
 
     Microbatches are part of the numerics key, so this is asked once, before the run. Raises
     CannotFit when not even one row fits.
     """
-    rows = min(config.microbatch_rows, config.batch_rows)
+    config = settle_microbatch(config, longest_row_tokens)
     while True:
-        smaller = replace(config, microbatch_rows=rows)
         try:
-            make_plan(spec, smaller, longest_row_tokens=longest_row_tokens, box=box)
-            return rows
+            make_plan(spec, config, longest_row_tokens=longest_row_tokens, box=box, lengths=lengths)
+            return config
         except CannotFit:
-            if rows == 1:
+            smaller = smaller_microbatch(config, longest_row_tokens)
+            if smaller is None:
                 raise
-            rows = rows // 2
+            config = smaller
 
 
 def _choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
@@ -158,7 +172,7 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
         raise CannotFit(
             f"the run needs {plan.total_device_bytes * mib:.0f} MiB on the device "
             f"({_largest(plan.device_bytes)}), {device_limit * mib:.0f} MiB given; "
-            f"lower microbatch_rows (now {sizes.config.microbatch_rows}), batch_rows (now "
+            f"lower {_microbatch(sizes.config)}, batch_rows (now "
             f"{sizes.config.batch_rows}) or the length of the rows, or raise device_bytes"
         )
     if plan.total_host_bytes > host_limit:
@@ -168,6 +182,12 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
             + (", or choose clip_mode per_layer or none, which keep no gradients"
                if plan.keep_grads and "host" not in plan.tiers else "")
         )  # fmt: skip
+
+
+def _microbatch(config: TrainConfig) -> str:
+    if config.microbatch_tokens is None:
+        return f"microbatch_rows (now {config.microbatch_rows})"
+    return f"microbatch_tokens (now {config.microbatch_tokens})"
 
 
 def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:

@@ -8,6 +8,7 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
+from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 
 MIB = 2**20
 STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
@@ -35,18 +36,28 @@ class Sizes:
 
     spec: ModelSpec
     config: TrainConfig
-    step_tokens: int  # padded tokens of the largest step
-    microbatch_tokens: int
+    step_tokens: int  # computed tokens of the largest step, padding too
+    microbatch_tokens: int  # of the largest microbatch
 
     @classmethod
-    def of(cls, spec: ModelSpec, config: TrainConfig, longest_row_tokens: int) -> "Sizes":
-        """Counts for rows of at most `longest_row_tokens` tokens."""
-        rows = min(config.microbatch_rows, config.batch_rows)
+    def of(
+        cls,
+        spec: ModelSpec,
+        config: TrainConfig,
+        longest_row_tokens: int,
+        lengths: RowLengths | None = None,
+    ) -> "Sizes":
+        """Counts for these rows, or for any rows of at most `longest_row_tokens` tokens."""
+        config = settle_microbatch(config, longest_row_tokens)
+        arrangement = Arrangement.of(config)
+        extent = (
+            arrangement.limit(longest_row_tokens) if lengths is None else extent_of(lengths, config)
+        )
         return cls(
             spec=spec,
             config=config,
-            step_tokens=config.batch_rows * longest_row_tokens,
-            microbatch_tokens=rows * longest_row_tokens,
+            step_tokens=extent.step_tokens,
+            microbatch_tokens=extent.microbatch_tokens,
         )
 
     @property
@@ -77,7 +88,7 @@ class Sizes:
     @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        return saved_bytes(self.spec, self.config, self.step_tokens)
+        return saved_bytes(self.spec, self.config, self.step_tokens) + self._masks(self.step_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
@@ -97,7 +108,8 @@ class Sizes:
             "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
             "layer_grad": self.layer_elements * (4 + self.compute_bytes),
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": working_bytes(spec, config, self.microbatch_tokens),
+            "layer_activations": working_bytes(spec, config, self.microbatch_tokens)
+            + self._masks(self.microbatch_tokens),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
             "loss_chunk": logits * (4 if fp32_compute else 12),
@@ -121,6 +133,14 @@ class Sizes:
     def host(self, placement: Placement) -> int:
         """Bytes of host memory."""
         return sum(self.host_parts(placement).values())
+
+    def _masks(self, num_tokens: int) -> int:
+        """Masks of packed microbatches, as flags and as numbers, where a layer needs them."""
+        config = self.config
+        flash = config.device == "cuda" and config.compute_dtype == "bfloat16"
+        if config.packing == "off" or config.compile == "off" or flash:
+            return 0
+        return num_tokens * self.microbatch_tokens * (1 + self.compute_bytes)
 
     def _slots(self, placement: Placement) -> int:
         """The ring's device half; none when every record lives on the device."""
@@ -167,9 +187,9 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
     """Bytes that autograd saves in one layer for `num_tokens` tokens.
 
     Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
-    the projections, queries, keys, values and attention output, and four intermediates; the
-    norms' fp32 copies come on top in bf16 compute. Counted from the decoder layer's graph; a
-    compiled layer saves less, since it recomputes what is cheap.
+    the projections, queries, keys, values and attention output (by document, and joined), and four
+    intermediates; the norms' fp32 copies come on top in bf16 compute. Counted from the decoder
+    layer's graph; a compiled layer saves less, since it recomputes what is cheap.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]

@@ -17,7 +17,7 @@ from headrace.engine import (
     ModelSpec,
     TrainConfig,
     UnknownFamily,
-    fit_microbatch_rows,
+    fit_microbatch,
     make_plan,
     read_model_spec,
 )
@@ -105,6 +105,8 @@ def train_values(
         "weight_decay": settled["weight_decay"],
         "batch_rows": batch,
         "microbatch_rows": math.ceil(batch / accumulation),
+        "packing": settled.get("packing", "on"),  # jobs from before there was a choice have none
+        "microbatch_tokens": settled.get("microbatch_tokens"),
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
@@ -147,8 +149,7 @@ def estimate_plan(
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
         box = site.box()
-        rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest_row_tokens, box=box)
-        fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+        fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
     except CannotFit as e:
         raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit") from e
@@ -156,7 +157,8 @@ def estimate_plan(
         raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
     return {
         **plan.to_dict(),
-        "microbatch_rows": rows,
+        "microbatch_rows": fitted.microbatch_rows,
+        "microbatch_tokens": fitted.microbatch_tokens,
         "longest_row_tokens": longest_row_tokens,
         "longest_row_is_estimate": True,
     }

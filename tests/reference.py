@@ -1,8 +1,8 @@
 """The oracle: the same fine-tuning in plain PyTorch, with the whole model in memory.
 
-Slower and simpler than the product on purpose. Of the product it takes the batches (data.py) and
-the settings (TrainConfig) alone: model, loss, clipping and AdamW are those of transformers and
-torch, and the learning rate is written out again here.
+Slower and simpler than the product on purpose. Of the product it takes the batches (data.py),
+padded however the product packs them, and the settings (TrainConfig) alone: model, loss, clipping
+and AdamW are those of transformers and torch, and the learning rate is written out again here.
 """
 
 import math
@@ -17,8 +17,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from transformers import LlamaForCausalLM
 
-from headrace.engine import TokenDataset, TrainConfig
-from headrace.engine.data import Microbatch, eval_microbatches, num_steps, step_microbatches
+from headrace.engine import TokenDataset, TrainConfig, num_steps
+from headrace.engine.data import Microbatch, eval_microbatches, step_microbatches
+from headrace.engine.packing import Arrangement
 
 NamedTensors = dict[str, Tensor]
 
@@ -72,13 +73,7 @@ def train_reference(
     losses, norms, eval_losses = [], [], {}
     for step in range(total + 1):
         if step > 0:
-            batches = step_microbatches(
-                dataset,
-                step=step,
-                batch_rows=config.batch_rows,
-                microbatch_rows=config.microbatch_rows,
-                seed=config.seed,
-            )
+            batches = step_microbatches(dataset, padded(config), step=step)
             losses.append(_accumulate_gradients(model, dataset, batches))
             norms.append(float(clip_grad_norm_(model.parameters(), clip)))
             optimizer.param_groups[0]["lr"] = learning_rate(step, total, config)
@@ -115,6 +110,13 @@ def load_model(model_dir: Path) -> LlamaForCausalLM:
     return model.eval()
 
 
+def padded(config: TrainConfig) -> Arrangement:
+    """The rows of the settings' steps, padded in microbatches, whether the product packs or not."""
+    return Arrangement(
+        seed=config.seed, batch_rows=config.batch_rows, microbatch_rows=config.microbatch_rows
+    )
+
+
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:
     """Rate of step `step` (from 1) of `total`: linear warm-up, then the schedule down towards 0."""
     warmup = math.ceil(config.warmup_ratio * total)
@@ -132,7 +134,8 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
 def evaluate(model: LlamaForCausalLM, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
     """Mean loss per trained token over the whole data set, on the model's device."""
     loss, count = 0.0, 0
-    for batch in eval_microbatches(dataset, microbatch_rows=microbatch_rows):
+    arrangement = Arrangement(seed=0, batch_rows=microbatch_rows, microbatch_rows=microbatch_rows)
+    for batch in eval_microbatches(dataset, arrangement):
         loss += float(_loss_sum(model, dataset, batch))
         count += batch.num_trained
     return loss / count

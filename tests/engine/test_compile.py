@@ -1,13 +1,19 @@
 """A compiled layer is one callable for forward, recompute and the kept graph: the same bits."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from datasets import write_dataset
+from headrace.engine import TokenDataset, TrainConfig, shape_spec
+from headrace.engine.data import step_microbatches
+from headrace.engine.layer import LayerModule, param_views, trainable
+from headrace.engine.packing import Arrangement, settle_microbatch
 from runs import Run, assert_same_state
 from tiny import make_tiny_llama
 
@@ -45,3 +51,34 @@ def test_kept_and_recomputed_activations_of_a_compiled_layer_give_the_same_bits(
     assert_same_state(kept.state(), again.state())
     losses = [m["loss"] for m in again.metrics()]
     assert losses == pytest.approx([m["loss"] for m in eager.metrics()], abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("how", "most"), [("dynamic", 1), ("static", 4)])
+def test_packed_microbatches_of_any_lengths_share_few_compiled_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, most: int
+) -> None:
+    """Counted with a backend that compiles nothing: what is compiled anew, Dynamo decides."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    rng = np.random.default_rng(2)
+    lengths = [3, 400, *rng.integers(3, 200, 100).tolist()]
+    dataset = TokenDataset.open(write_dataset(tmp_path / "data", lengths, vocab=384))
+    config = TrainConfig(model="m", dataset="d", batch_rows=6, microbatch_rows=2, compile=how)
+    arrangement = Arrangement.of(settle_microbatch(config, dataset.longest))
+    spec = shape_spec("tiny", layers=1)
+    module = LayerModule(spec, device=torch.device("cpu"), dtype=torch.float32, compile=how)
+    layout = spec.of_kind("layer")[0]
+    weights = param_views(torch.zeros(layout.num_elements), layout)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    shapes = set()
+    for step in range(1, 7):
+        for batch in step_microbatches(dataset, arrangement, step=step):
+            hidden = torch.zeros(*batch.ids.shape, spec.hidden_size, requires_grad=True)
+            positions = module.positions(batch.ids.shape[1], batch.documents)
+            module.forward_only(weights, hidden, positions)
+            output = module.forward(trainable(weights), hidden, positions)
+            torch.autograd.backward(output.sum())
+            shapes.add(batch.ids.shape)
+    assert len(shapes) > 2
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= most
