@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from .sizes import FLASH_MAX_HEAD
+
 NAME = "headrace"
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
-_FLASH_MAX_HEAD = 256
 
 
 class Documents(NamedTuple):
@@ -134,7 +135,7 @@ def _same_document(bounds: Tensor, num_tokens: int) -> Tensor:
 
 
 def _has_flash(query: Tensor) -> bool:
-    return query.is_cuda and query.dtype in _FLASH_DTYPES and query.shape[-1] <= _FLASH_MAX_HEAD
+    return query.is_cuda and query.dtype in _FLASH_DTYPES and query.shape[-1] <= FLASH_MAX_HEAD
 
 
 @torch.library.custom_op("headrace::flash_documents", mutates_args=())

@@ -86,9 +86,9 @@ class Microbatch:
     `ids` and `labels` are int64: (rows, tokens), padded on the right to the longest row, or
     (1, tokens) when packed; padding has token 0 and label -100. `num_tokens` leaves padding out;
     `num_trained` counts the labels that are predicted, `labels[:, 1:]`: the first token of a packed
-    row is predicted from nothing, so its label is -100. `documents` are the lengths of packed rows
-    and then of the padding behind them, int64, filled up with zeros to one more than a step has
-    rows, so that their number never changes a shape.
+    row is predicted from nothing, so its label is -100. `lengths` are those of the rows, int64;
+    packed, the padding behind them is one more, and zeros fill up to one more than a step has rows,
+    so that their number never changes a shape.
     """
 
     ids: Tensor
@@ -96,7 +96,8 @@ class Microbatch:
     row_indices: tuple[int, ...]
     num_tokens: int
     num_trained: int
-    documents: Tensor | None = None
+    lengths: Tensor
+    packed: bool
 
 
 def step_microbatches(
@@ -129,41 +130,40 @@ def make_microbatch(
     rows: Sequence[tuple[Ints, Ints]], indices: Sequence[int], arrangement: Arrangement
 ) -> Microbatch:
     """One microbatch of these rows (token ids and labels), in this order."""
-    if arrangement.microbatch_tokens is None:
-        ids, labels = _padded(rows)
-        documents = None
-    else:
-        ids, labels, documents = _packed(rows, arrangement)
+    packed = arrangement.microbatch_tokens is not None
+    ids, labels, lengths = _packed(rows, arrangement) if packed else _padded(rows)
     return Microbatch(
         ids=ids,
         labels=labels,
         row_indices=tuple(indices),
         num_tokens=sum(len(row_ids) for row_ids, _ in rows),
         num_trained=int((labels[:, 1:] != NOT_TRAINED).sum()),
-        documents=documents,
+        lengths=lengths,
+        packed=packed,
     )
 
 
-def _padded(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Tensor, Tensor]:
-    ids, labels = _empty(len(rows), max(len(row_ids) for row_ids, _ in rows))
+def _padded(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Tensor, Tensor, Tensor]:
+    lengths = torch.tensor([len(row_ids) for row_ids, _ in rows])
+    ids, labels = _empty(len(rows), int(lengths.max()))
     for place, (row_ids, row_labels) in enumerate(rows):
         ids[place, : len(row_ids)] = torch.from_numpy(row_ids)
         labels[place, : len(row_ids)] = torch.from_numpy(row_labels)
-    return ids, labels
+    return ids, labels, lengths
 
 
 def _packed(
     rows: Sequence[tuple[Ints, Ints]], arrangement: Arrangement
 ) -> tuple[Tensor, Tensor, Tensor]:
-    documents = torch.zeros(arrangement.batch_rows + 1, dtype=torch.int64)
-    documents[: len(rows)] = torch.tensor([len(row_ids) for row_ids, _ in rows])
-    num_tokens = int(documents.sum())
+    lengths = torch.zeros(arrangement.batch_rows + 1, dtype=torch.int64)
+    lengths[: len(rows)] = torch.tensor([len(row_ids) for row_ids, _ in rows])
+    num_tokens = int(lengths.sum())
     ids, labels = _empty(1, round_up(num_tokens, arrangement.multiple))
-    documents[len(rows)] = ids.shape[1] - num_tokens
+    lengths[len(rows)] = ids.shape[1] - num_tokens
     ids[0, :num_tokens] = torch.from_numpy(np.concatenate([row_ids for row_ids, _ in rows]))
     labels[0, :num_tokens] = torch.from_numpy(np.concatenate([labels for _, labels in rows]))
-    labels[0, documents.cumsum(0)[: len(rows)] - documents[: len(rows)]] = NOT_TRAINED
-    return ids, labels, documents
+    labels[0, lengths.cumsum(0)[: len(rows)] - lengths[: len(rows)]] = NOT_TRAINED
+    return ids, labels, lengths
 
 
 def _empty(num_rows: int, num_tokens: int) -> tuple[Tensor, Tensor]:

@@ -1,28 +1,25 @@
 """Forward and backward of one resident layer: transformers' own module, bound to slot views."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
-from transformers.models.llama.modeling_llama import (
-    LlamaDecoderLayer,
-    LlamaRMSNorm,
-    LlamaRotaryEmbedding,
-)
 
 from . import attention
 from .attention import Documents
 from .config import Compile
+from .families import FAMILIES
 from .hf_config import build_config
-from .model import ModelSpec, RecordLayout
-
-_LAYER_PREFIX = "model.layers."
-_STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
+from .model import LAYERS, ModelSpec, RecordLayout
 
 Weights = Mapping[str, Tensor]
-Positions = tuple[Tensor, Tensor, Documents | None]  # rotary cosines and sines; packed documents
+# By kind of layer: rotary cosines and sines, (1, tokens, head), and the packed documents.
+Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
+
+_STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
 def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
@@ -37,13 +34,13 @@ def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
 
 def _short_name(name: str) -> str:
     """`model.layers.3.mlp.up_proj.weight` -> `mlp.up_proj.weight`; others keep their last part."""
-    if name.startswith(_LAYER_PREFIX):
-        return name.removeprefix(_LAYER_PREFIX).split(".", 1)[1]
+    if name.startswith(LAYERS):
+        return name.removeprefix(LAYERS).split(".", 1)[1]
     return name.rsplit(".", 1)[-1]
 
 
 class LayerModule:
-    """The decoder layer and the final norm of a model, built once without memory of their own.
+    """The decoder layers of each kind and the final norm of a model, without memory of their own.
 
     Attention is causal and padding comes last, behind a row or as a document of its own, so no real
     token attends to it; padded positions compute values that nothing reads.
@@ -57,42 +54,104 @@ class LayerModule:
         dtype: torch.dtype,
         compile: Compile = "off",
     ) -> None:
-        config = build_config(spec, dtype=dtype)
-        config._attn_implementation = attention.NAME
-        with torch.device("meta"):
-            self._layer = LlamaDecoderLayer(config, layer_idx=0)
-            self._norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        for module in (self._layer, self._norm):
-            module.requires_grad_(False)
-            module.eval()
-        self._rotary = LlamaRotaryEmbedding(config).to(device)
+        self._family = FAMILIES[spec.family]
+        self._classes = import_module(
+            f"transformers.models.{self._family.module}.modeling_{self._family.module}"
+        )
+        self._config = build_config(spec, dtype=dtype)
+        self._config._attn_implementation = attention.NAME
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
-        self._call: Callable[..., Tensor] = self._apply
-        if self._compiled:
-            self._call = torch.compile(self._apply, dynamic=compile == "dynamic")
+        layers = spec.of_kind("layer")
+        self._kinds = {
+            layout.name: kind for layout, kind in zip(layers, spec.layer_kinds, strict=True)
+        }
+        self._calls: dict[str, Callable[..., Tensor]] = {}
+        for i, kind in enumerate(spec.layer_kinds):
+            if kind.name not in self._calls:
+                self._calls[kind.name] = self._build(i, compile)
+        norm = self._class("RMSNorm")
+        with torch.device("meta"):
+            self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
+        self.logit_softcap = spec.logit_softcap
+        # The scale itself is of the compute dtype: 55.5 rather than 55.4256 in bfloat16.
+        self.embedding_scale = float(torch.tensor(spec.embedding_scale).to(dtype))
 
-    def positions(self, num_tokens: int, lengths: Tensor | None = None) -> Positions:
-        """What tells tokens their places: rotary cosines and sines, (1, tokens, head).
+    def _class(self, name: str) -> Any:
+        return getattr(self._classes, self._family.prefix + name)
 
-        `lengths` of packed documents (int64, on the host) start the places again with each.
+    def _build(self, index: int, compile: Compile) -> Callable[..., Tensor]:
+        """What computes a layer of the kind that the layer with this index has."""
+        with torch.device("meta"):
+            layer = _frozen(self._class("DecoderLayer")(self._config, layer_idx=index))
+
+        def apply(
+            weights: dict[str, Tensor],
+            hidden: Tensor,
+            cos: Tensor,
+            sin: Tensor,
+            documents: Documents | None,
+        ) -> Tensor:
+            # What a token sees is up to attention.py: no mask is made here.
+            arguments: dict[str, Any] = {
+                "position_embeddings": (cos, sin),
+                "attention_mask": None,
+                "documents": documents,
+            }
+            output = functional_call(layer, weights, (hidden,), arguments)
+            assert isinstance(output, Tensor)
+            return output
+
+        return torch.compile(apply, dynamic=compile == "dynamic") if self._compiled else apply
+
+    def positions(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Positions:
+        """What tells tokens their places, by kind of layer.
+
+        `lengths` (int64, on the host) are those of the rows, `num_tokens` wide, or of the documents
+        that are packed into one: places start again with each.
         """
-        documents = None if lengths is None else Documents.of(lengths, self._device)
+        documents = Documents.of(lengths, self._device) if packed else None
         places = torch.arange(num_tokens)[None] if documents is None else documents.position_ids()
         pieces: Sequence[Tensor] = [places]
-        if documents is not None and self._rotary.rope_type in _STRETCHED:
-            pieces = torch.split(places, documents.present(), dim=1)
+        if _stretches(self._rotary()):
+            pieces = [torch.arange(length)[None] for length in lengths.tolist() if length]
         like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
-        turned = [self._rotary(like, piece.to(self._device)) for piece in pieces]
-        cos, sin = (torch.cat(parts, dim=1) for parts in zip(*turned, strict=True))
-        return cos, sin, documents
 
-    def forward(self, weights: Weights, hidden: Tensor, positions: Positions) -> Tensor:
-        """Output of the layer for `hidden`, shape (rows, tokens, hidden)."""
-        return self._call(dict(weights), hidden, *positions)
+        def turn(*kind: str) -> tuple[Tensor, Tensor, Documents | None]:
+            parts = [self._rotary()(like, piece.to(self._device), *kind) for piece in pieces]
+            cos, sin = (_join(part, num_tokens, packed) for part in zip(*parts, strict=True))
+            return cos, sin, documents
 
-    def forward_only(self, weights: Weights, hidden: Tensor, positions: Positions) -> Tensor:
+        if self._family.rope_per_kind:
+            return {kind: turn(kind) for kind in self._calls}
+        return dict.fromkeys(self._calls, turn())
+
+    def _rotary(self) -> Any:
+        """The rotary module, made anew: one that stretches with the longest row it has seen would
+        make the result depend on what came before, and so on where a run was resumed."""
+        return self._class("RotaryEmbedding")(self._config).to(self._device)
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        """Input of the first layer, (rows, tokens, hidden); `table` is (vocabulary, hidden)."""
+        hidden = nn.functional.embedding(ids, table)
+        return hidden if self.embedding_scale == 1 else hidden * self.embedding_scale
+
+    def embed_grad(self, grad: Tensor) -> Tensor:
+        """Gradient of the table's rows, fp32, (tokens, hidden), given that of embed's output."""
+        rows = grad.reshape(-1, grad.shape[-1]).float()
+        return rows if self.embedding_scale == 1 else rows * self.embedding_scale
+
+    def forward(
+        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+    ) -> Tensor:
+        """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden)."""
+        kind = self._kinds[layout.name].name
+        return self._calls[kind](dict(weights), hidden, *positions[kind])
+
+    def forward_only(
+        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+    ) -> Tensor:
         """The same output, to the bit, with nothing saved for a backward pass.
 
         A compiled layer is one callable for forward and recompute: compiled without gradients it
@@ -100,33 +159,36 @@ class LayerModule:
         """
         if not self._compiled:
             with torch.no_grad():
-                return self.forward(weights, hidden, positions)
+                return self.forward(layout, weights, hidden, positions)
         with torch.enable_grad():
             inputs = own_version(hidden).requires_grad_()
-            return self.forward(trainable(weights), inputs, positions).detach()
-
-    def _apply(
-        self,
-        weights: dict[str, Tensor],
-        hidden: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        documents: Documents | None,
-    ) -> Tensor:
-        arguments: dict[str, Any] = {
-            "position_embeddings": (cos, sin),
-            "attention_mask": None,
-            "documents": documents,
-        }
-        output = functional_call(self._layer, weights, (hidden,), arguments)
-        assert isinstance(output, Tensor)
-        return output
+            return self.forward(layout, trainable(weights), inputs, positions).detach()
 
     def norm(self, weight: Tensor, hidden: Tensor) -> Tensor:
         """The model's final norm, applied to the last dimension."""
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
+
+
+def _stretches(rotary: Any) -> bool:
+    """Whether what a rotary module makes of a place depends on the length of the row."""
+    found = rotary.rope_type  # one, or one for each kind of layer
+    return any(
+        kind in _STRETCHED for kind in (found.values() if isinstance(found, dict) else [found])
+    )
+
+
+def _join(parts: Sequence[Tensor], num_tokens: int, packed: bool) -> Tensor:
+    """Pieces of (1, tokens, head) behind each other, or one below the other and as wide as all."""
+    if packed:
+        return torch.cat(list(parts), dim=1)
+    return torch.cat([nn.functional.pad(p, (0, 0, 0, num_tokens - p.shape[1])) for p in parts])
+
+
+def _frozen(module: nn.Module) -> nn.Module:
+    """Nothing of the module itself is trained: its weights are given to each call."""
+    return module.requires_grad_(False).eval()
 
 
 def own_version(view: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
+from .saved import attention_bytes, norm_bytes
 
 MIB = 2**20
 STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
+FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
 Tier = Literal["device", "host", "nvme"]
@@ -38,6 +40,7 @@ class Sizes:
     config: TrainConfig
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
+    row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
 
     @classmethod
     def of(
@@ -49,15 +52,17 @@ class Sizes:
     ) -> "Sizes":
         """Counts for these rows, or for any rows of at most `longest_row_tokens` tokens."""
         config = settle_microbatch(config, longest_row_tokens)
-        arrangement = Arrangement.of(config)
-        extent = (
-            arrangement.limit(longest_row_tokens) if lengths is None else extent_of(lengths, config)
-        )
+        if lengths is None:
+            extent = Arrangement.of(config).limit(longest_row_tokens)
+        else:
+            extent = extent_of(lengths, config)
+        wide = {"kernel": 0, "mask": extent.microbatch_tokens}
         return cls(
             spec=spec,
             config=config,
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
+            row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
         )
 
     @property
@@ -88,7 +93,8 @@ class Sizes:
     @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        return saved_bytes(self.spec, self.config, self.step_tokens) + self._masks(self.step_tokens)
+        saved = saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
+        return saved + self._masks(self.step_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
@@ -108,11 +114,14 @@ class Sizes:
             "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
             "layer_grad": self.layer_elements * (4 + self.compute_bytes),
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": working_bytes(spec, config, self.microbatch_tokens)
+            "layer_activations": working_bytes(
+                spec, config, self.microbatch_tokens, self.row_tokens
+            )
             + self._masks(self.microbatch_tokens),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
-            "loss_chunk": logits * (4 if fp32_compute else 12),
+            # A bounded logit waits with its slope, which is found by way of its square.
+            "loss_chunk": logits * ((4 if fp32_compute else 12) + 8 * bool(spec.logit_softcap)),
             "runtime": RUNTIME_BYTES[config.device],
         }
 
@@ -136,9 +145,7 @@ class Sizes:
 
     def _masks(self, num_tokens: int) -> int:
         """Masks of packed microbatches, as flags and as numbers, where a layer needs them."""
-        config = self.config
-        flash = config.device == "cuda" and config.compute_dtype == "bfloat16"
-        if config.packing == "off" or config.compile == "off" or flash:
+        if packed_way(self.spec, self.config) != "mask":
             return 0
         return num_tokens * self.microbatch_tokens * (1 + self.compute_bytes)
 
@@ -171,6 +178,16 @@ class Sizes:
         return sum(kept_grad_bytes(self.config, record) for record, home in homes if home in tiers)
 
 
+def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:
+    """How documents attend (attention.py): by a kernel, one by one, or all with a mask."""
+    if config.packing == "off":
+        return "each"
+    half = config.device == "cuda" and config.compute_dtype == "bfloat16"
+    if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
+        return "kernel"
+    return "each" if config.compile == "off" else "mask"
+
+
 def state_bytes(record: RecordLayout) -> int:
     """Bytes of a record's state in memory, in whole pages."""
     return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
@@ -183,29 +200,33 @@ def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
 
-def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
-    """Bytes that autograd saves in one layer for `num_tokens` tokens.
+def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
+    """Bytes that autograd saves in one layer for `num_tokens` tokens in rows of `row_tokens`.
 
     Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
     the projections, queries, keys, values and attention output (by document, and joined), and four
     intermediates; the norms' fp32 copies come on top in bf16 compute. Counted from the decoder
-    layer's graph; a compiled layer saves less, since it recomputes what is cheap.
+    layer's graph; a compiled layer saves less, since it recomputes what is cheap. What other
+    families save besides is in saved.py.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
+    attention = attention_bytes(spec, width, row_tokens)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
-        return num_tokens * fused * width
+        return num_tokens * (fused * width + attention)
     elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
     fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
-    return num_tokens * (elements * width + fp32_norms)
+    return num_tokens * (elements * width + fp32_norms + norm_bytes(spec) + attention)
 
 
-def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
+def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
     """Bytes that one layer's forward and backward hold at their peak for a microbatch.
 
-    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors.
+    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
+    and those of attention scores that are not fused.
     """
     width = DTYPE_BYTES[config.compute_dtype]
     under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
-    return saved_bytes(spec, config, num_tokens) + num_tokens * under_way
+    under_way += attention_bytes(spec, width, row_tokens)
+    return saved_bytes(spec, config, num_tokens, row_tokens) + num_tokens * under_way

@@ -1,8 +1,9 @@
 """The oracle: the same fine-tuning in plain PyTorch, with the whole model in memory.
 
-Slower and simpler than the product on purpose. Of the product it takes the batches (data.py),
-padded however the product packs them, and the settings (TrainConfig) alone: model, loss, clipping
-and AdamW are those of transformers and torch, and the learning rate is written out again here.
+Slower and simpler than the product on purpose. Of the product it takes which rows a step has
+(data.py) and the settings (TrainConfig) alone; each row goes through the model by itself. Model,
+loss, clipping and AdamW are those of transformers and torch, and the learning rate is written out
+again here.
 """
 
 import math
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from headrace.engine import TokenDataset, TrainConfig, num_steps
 from headrace.engine.data import Microbatch, eval_microbatches, step_microbatches
@@ -48,7 +49,7 @@ def train_reference(
     eval_dataset_dir: Path | None = None,
     device: str = "cpu",
 ) -> ReferenceRun:
-    """Fine-tune the model in fp32 on the product's batches, by torch's AdamW.
+    """Fine-tune the model in fp32 on the rows of the product's steps, by torch's AdamW.
 
     A step whose gradient is not finite changes nothing and is no update of AdamW. ValueError for
     settings that plain PyTorch has no counterpart of.
@@ -94,7 +95,7 @@ def train_reference(
     )
 
 
-def load_model(model_dir: Path) -> LlamaForCausalLM:
+def load_model(model_dir: Path) -> PreTrainedModel:
     """The model in fp32, without dropout, read by transformers: a GGUF file or safetensors.
 
     transformers' embedding drops the gradient of every token that equals `pad_token_id`, and many
@@ -103,15 +104,13 @@ def load_model(model_dir: Path) -> LlamaForCausalLM:
     """
     gguf = sorted(Path(model_dir).glob("*.gguf"))
     source = {"gguf_file": gguf[0].name} if gguf else {}
-    model = LlamaForCausalLM.from_pretrained(
-        model_dir, dtype=torch.float32, attn_implementation="sdpa", **source
-    )
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, **source)
     model.model.embed_tokens.padding_idx = None
     return model.eval()
 
 
 def padded(config: TrainConfig) -> Arrangement:
-    """The rows of the settings' steps, padded in microbatches, whether the product packs or not."""
+    """The rows of the settings' steps, whether the product packs them or not."""
     return Arrangement(
         seed=config.seed, batch_rows=config.batch_rows, microbatch_rows=config.microbatch_rows
     )
@@ -131,7 +130,7 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
+def evaluate(model: PreTrainedModel, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
     """Mean loss per trained token over the whole data set, on the model's device."""
     loss, count = 0.0, 0
     arrangement = Arrangement(seed=0, batch_rows=microbatch_rows, microbatch_rows=microbatch_rows)
@@ -175,7 +174,7 @@ def _evaluates_after(step: int, total: int, config: TrainConfig) -> bool:
 
 
 def _accumulate_gradients(
-    model: LlamaForCausalLM, dataset: TokenDataset, batches: list[Microbatch]
+    model: PreTrainedModel, dataset: TokenDataset, batches: list[Microbatch]
 ) -> float:
     """Gradients of the mean loss over the trained tokens of the whole step; returns that loss."""
     count = sum(batch.num_trained for batch in batches)
@@ -187,15 +186,15 @@ def _accumulate_gradients(
     return total
 
 
-def _loss_sum(model: LlamaForCausalLM, dataset: TokenDataset, batch: Microbatch) -> Tensor:
-    """Cross entropy of a microbatch, summed over the labelled tokens that are predicted."""
-    ids, labels = batch.ids.to(model.device), batch.labels.to(model.device)
-    lengths = torch.from_numpy(dataset.lengths[list(batch.row_indices)])
-    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(model.device)
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-    # Over a large vocabulary torch's fp32 log-softmax is off by some 5e-6, more than the rest.
-    logits = logits.double()
-    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+def _loss_sum(model: PreTrainedModel, dataset: TokenDataset, batch: Microbatch) -> Tensor:
+    """Cross entropy of the rows, each by itself, summed over the tokens that are predicted."""
+    total = torch.zeros((), dtype=torch.float64, device=model.device)
+    for i in batch.row_indices:
+        ids, labels = (torch.from_numpy(values).to(model.device) for values in dataset.row(i))
+        # Over a large vocabulary torch's fp32 log-softmax is off by some 5e-6, more than the rest.
+        logits = model(input_ids=ids[None], use_cache=False).logits[0].double()
+        total = total + cross_entropy(logits[:-1], labels[1:], reduction="sum")
+    return total
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> NamedTensors:

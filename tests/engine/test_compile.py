@@ -75,9 +75,9 @@ def test_packed_microbatches_of_any_lengths_share_few_compiled_graphs(
     for step in range(1, 7):
         for batch in step_microbatches(dataset, arrangement, step=step):
             hidden = torch.zeros(*batch.ids.shape, spec.hidden_size, requires_grad=True)
-            positions = module.positions(batch.ids.shape[1], batch.documents)
-            module.forward_only(weights, hidden, positions)
-            output = module.forward(trainable(weights), hidden, positions)
+            positions = module.positions(batch.ids.shape[1], batch.lengths, packed=True)
+            module.forward_only(layout, weights, hidden, positions)
+            output = module.forward(layout, trainable(weights), hidden, positions)
             torch.autograd.backward(output.sum())
             shapes.add(batch.ids.shape)
     assert len(shapes) > 2

@@ -144,8 +144,8 @@ def test_a_step_has_the_rows_that_it_has_however_they_are_arranged(
 
 
 def documents_of(batch: Microbatch) -> list[int]:
-    assert batch.documents is not None
-    return batch.documents.tolist()
+    assert batch.packed
+    return batch.lengths.tolist()
 
 
 def test_rows_lie_one_behind_the_other_and_padding_is_a_document_of_its_own(
