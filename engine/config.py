@@ -73,6 +73,7 @@ class TrainConfig:
     commit_every_steps: int = 1
     commit_every_minutes: float | None = None  # also when so long has passed since the last one
     keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
+    compile_cache: str | None = None  # directory of compiled layers; None: torch's, a temporary one
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
     max_bytes_written: int | None = None  # pause before the volumes have taken more than this
     max_wear_share: float | None = None  # refuse a run that takes more of the drives' rated life

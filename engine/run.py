@@ -52,6 +52,7 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     plan = plan_run(spec, config, lengths, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     run_dir.mkdir(parents=True, exist_ok=True)
+    keep_compiled(config)
     with ExitStack() as stack:
         stack.enter_context(deterministic(config))
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
@@ -59,15 +60,16 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         work = stack.enter_context(Workspace(spec, config, plan, store))
 
         def save(target: Path) -> None:
-            export_store(
-                store,
-                spec,
-                work.ring[0].host,
-                model_dir=model_dir,
-                assets_dir=Path(config.assets) if config.assets else model_dir,
-                target_dir=target,
-                dtype=config.export_dtype,
-            )
+            with work.staging.borrow() as staging:
+                export_store(
+                    store,
+                    spec,
+                    staging.slot,
+                    model_dir=model_dir,
+                    assets_dir=Path(config.assets) if config.assets else model_dir,
+                    target_dir=target,
+                    dtype=config.export_dtype,
+                )
 
         trainer = Trainer(
             work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
@@ -206,6 +208,18 @@ def open_or_import(
         TensorStore.remove(volumes, name=name)
         raise
     return store
+
+
+def keep_compiled(config: TrainConfig) -> None:
+    """Have compiled layers and kernels kept in `config.compile_cache`, where one is given.
+
+    A process that finds them there neither compiles nor differentiates a layer again. Torch and
+    Triton read these variables alone, each time they look something up.
+    """
+    if config.compile_cache is not None:
+        folder = Path(config.compile_cache).absolute()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .row_order import num_steps
-from .step import StepInputs, StepOutcome, train_step
+from .step import StepOutcome, train_step
+from .step_compute import StepInputs
 from .step_report import StepClock
 from .visits import Way
 from .workspace import Workspace
@@ -108,6 +109,7 @@ class Trainer:
                 way=self._way(),
                 last_norm=self.state.last_norm,
                 pending=self._pending,
+                another_follows=self._goes_straight_on(step),
             ),
         )
         self._pending = outcome.pending
@@ -131,6 +133,16 @@ class Trainer:
         commit_seconds = self._commit() if self._commit_due() else 0.0
         self._emit_report(report(commit_seconds).to_dict())
         self._refuse_second_failure(outcome, batches)
+
+    def _goes_straight_on(self, step: int) -> bool:
+        """Whether nothing is due between this step and the next that needs the state at rest."""
+        every = self.config.eval_every_steps
+        return (
+            step < self.total_steps
+            and step - self.committed_step < self.config.commit_every_steps
+            and not (every and step % every == 0)
+            and not self.checkpoints.due(step, self.total_steps)
+        )
 
     def _way(self) -> Way:
         """Bet on no clipping only when the last step was not clipped."""

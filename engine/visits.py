@@ -11,8 +11,10 @@ from .sizes import STATE_BYTES_PER_ELEMENT, Tier
 
 Way = Literal["serial", "speculative", "deferred"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
-Reads = Literal["nothing", "weights", "state"]
+Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
 Phase = Literal["forward", "backward", "optimizer"]
+
+_SLOTS_TO_HOLD_ONE = 3  # with fewer, a held slot would leave none to read ahead into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,8 @@ class Visit:
 
     `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
     since: the second try of a speculative update starts from there. `pending`: before anything
-    else, the record is updated with the gradient of the step before.
+    else, the record is updated with the gradient of the step before. `holds`: the record stays in
+    its slot for its next visit, which is `held`.
     """
 
     record: int
@@ -31,6 +34,8 @@ class Visit:
     phase: Phase
     committed: bool = False
     pending: bool = False
+    holds: bool = False
+    held: bool = False
 
 
 def step_visits(
@@ -40,6 +45,7 @@ def step_visits(
     way: Way,
     *,
     pending: bool,
+    num_slots: int,
 ) -> list[Visit]:
     """The order of one step.
 
@@ -47,6 +53,7 @@ def step_visits(
     embedding. A record on NVMe is updated in its backward visit when the way is speculative;
     every other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
+    The last layer, where forward turns around, stays in its slot when there are enough of them.
     """
     owed = way == "deferred" and pending
     index = {record.name: i for i, record in enumerate(spec.records)}
@@ -74,10 +81,26 @@ def step_visits(
     visits += [gradient(i, "update", False) for i in head if early(i)]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
     visits += [gradient(i, "update", False) for i in embed if early(i)]
+    if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
+        visits = _held_at_turn(visits, layers[-1])
     order = [*head, norm, *reversed(layers), *embed]
     if way != "deferred":
         visits += [update_visit(i) for i in order if not early(i)]
     return visits
+
+
+def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
+    """The same visits, the record staying in its slot from its forward to its backward visit."""
+    if all(v.reads == "nothing" for v in visits if v.record == record and v.phase == "backward"):
+        return list(visits)
+    return [
+        visit
+        if visit.record != record
+        else replace(visit, holds=True)
+        if visit.action == "forward"
+        else replace(visit, held=True, reads="rest" if visit.reads == "state" else "nothing")
+        for visit in visits
+    ]
 
 
 def sweep_visits(spec: ModelSpec) -> list[Visit]:
@@ -140,4 +163,9 @@ def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) 
 def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
     """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
     weights = 2 if config.compute_dtype == "bfloat16" else 4
-    return {"nothing": 0, "weights": weights, "state": STATE_BYTES_PER_ELEMENT}[reads]
+    return {
+        "nothing": 0,
+        "weights": weights,
+        "state": STATE_BYTES_PER_ELEMENT,
+        "rest": STATE_BYTES_PER_ELEMENT - weights,
+    }[reads]

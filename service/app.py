@@ -71,7 +71,7 @@ def create_app(daemon: Daemon) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     daemon: Daemon = app.state.daemon
     settings = daemon.settings
-    logs.configure()
+    logs.configure(settings.log_level)
     daemon.hub.add_listener(_log_event)
     await daemon.start()  # before all else: it makes sure that the data directory is ours
     try:
@@ -81,7 +81,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if auth.first_token(app.state.tokens, settings.host, token_path):
             log.warning("made the first access token; read it from the file", path=str(token_path))
         daemon.hub.add_listener(app.state.metrics.observe)
-        async with _beside(_expire_files(daemon, app.state.uploads)):
+        async with _beside(_keep_house(daemon, app.state.uploads, app.state.tokens)):
             yield
     finally:
         await daemon.stop()
@@ -106,13 +106,15 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _expire_files(daemon: Daemon, uploads: Uploads) -> None:
+async def _keep_house(daemon: Daemon, uploads: Uploads, tokens: auth.Tokens) -> None:
+    """What is to be done now and then: files expire, the use of tokens is written down."""
     while True:
         try:
             await daemon.journal.call(files.remove_expired, daemon.journal)
             await uploads.expire()
+            await asyncio.to_thread(tokens.keep_uses)
         except (OSError, SQLAlchemyError) as e:
-            log.warning("cannot remove what has expired", reason=str(e))
+            log.warning("cannot keep house", reason=str(e))
         await asyncio.sleep(EXPIRY_SECONDS)
 
 

@@ -16,13 +16,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import auth
+from . import auth, scopes
 from .attempts import FailedAttempts
 from .errors import ApiError
 from .logs import get_logger
 
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
+TOKEN_NAME = "headrace.token_name"  # in a request's scope, for the log
 UPLOAD_PATHS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
 
 log = get_logger("headrace.api")
@@ -62,20 +63,23 @@ class Gate:
                 raise  # half an answer is out: the server must cut the connection
             error = ApiError(500, "The server failed; its log has the reason.", code="internal")
             await _answer(error)(scope, receive, send_with_id)
-        log.debug(
+        changes = scope["method"] not in scopes.SAFE
+        say = log.info if changes or status >= 500 else log.debug
+        say(
             "request",
             method=scope["method"],
             path=scope["path"],
             status=status,
             milliseconds=round((time.monotonic() - started) * 1000, 1),
             request_id=request_id,
+            token=scope.get(TOKEN_NAME),
         )
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         try:
             if scope["path"] not in OPEN_PATHS and not _may_scrape(scope):
-                auth.check(self._tokens, headers)
+                self._admit(scope, headers)
             if not UPLOAD_PATHS.fullmatch(scope["path"]):
                 receive = _limited(receive, headers)
         except ApiError as e:
@@ -84,6 +88,14 @@ class Gate:
             await (_slow_down(e, wait) if wait else _answer(e))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope, headers: Headers) -> None:
+        """Let a request through whose token may do what it asks, or raise ApiError."""
+        entry = auth.check(self._tokens, headers)
+        scopes.require(entry, scope["method"], scope["path"])
+        if entry is not None:
+            scope[TOKEN_NAME] = entry["name"]
+            self._tokens.note_use(entry)
 
 
 def _limited(receive: Receive, headers: Headers) -> Receive:

@@ -90,6 +90,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             "dataset": str(dataset),
             "eval_dataset": str(valid) if valid else None,
             "assets": str(assets),
+            "compile_cache": str(Path(request.cache_dir) / "compiled"),
         }
     )
     training = RowIndex()
