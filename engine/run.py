@@ -12,13 +12,14 @@ import torch
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
 from .box import detect_box
+from .calibration import measure_once
 from .checkpoint import LoopState, as_begun
 from .config import TrainConfig
 from .data import TokenDataset
 from .errors import StateLost
 from .hf_config import build_config
 from .model import ModelSpec
-from .packing import RowLengths, settle_microbatch
+from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
 from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
 from .sizes import MIB
@@ -49,6 +50,9 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     refuse_lost_state(run_dir, config, resumes)
     lengths = RowLengths(training=data.lengths, evaluation=eval_data.lengths if eval_data else None)
     config = settle_run(config, lengths, commit, emit)
+    if config.calibrate:
+        most = extent_of(lengths, config).microbatch_tokens
+        measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
     plan = plan_run(spec, config, lengths, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     run_dir.mkdir(parents=True, exist_ok=True)
