@@ -22,6 +22,7 @@ from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import StepClock
+from .step_truth import StepTruth
 from .visits import Way
 from .workspace import Workspace
 
@@ -64,6 +65,7 @@ class Trainer:
         self._warned: set[str] = set()
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
+        self._truth = StepTruth(work, emit)
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -100,6 +102,7 @@ class Trainer:
             seed=self.config.seed,
         )
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
+        way, owed = self._way(), self._pending is not None
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -109,7 +112,7 @@ class Trainer:
                 scalars=AdamScalars.at(
                     self.state.updates + 1, learning_rate=rate, config=self.config
                 ),
-                way=self._way(),
+                way=way,
                 last_norm=self.state.last_norm,
                 pending=self._pending,
                 another_follows=self._goes_straight_on(step),
@@ -121,6 +124,8 @@ class Trainer:
         self._advance(step, outcome)
 
         def report(commit_seconds: float) -> StepReport:
+            committed = commit_seconds > 0
+            expected = self._truth.expected(batches, way, outcome, owed=owed, committed=committed)
             return clock.report(
                 outcome,
                 batches,
@@ -129,12 +134,15 @@ class Trainer:
                 epoch=step / self._steps_per_epoch,
                 learning_rate=rate,
                 commit_seconds=commit_seconds,
+                expected=expected,
             )
 
         # The commit carries the report: whoever dies before it is in the log, a resume tells it.
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
-        self._emit_report(report(commit_seconds).to_dict())
+        done = report(commit_seconds)
+        self._emit_report(done.to_dict())
+        self._truth.tell(done)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
