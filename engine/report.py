@@ -65,7 +65,8 @@ class StepReport:
     clip_factor: float
     learning_rate: float
     skipped: bool  # the gradient was not finite: nothing was updated
-    num_tokens: int  # tokens that went through the model, without padding
+    num_tokens: int  # tokens of the step's rows, without padding
+    num_computed_tokens: int  # what went through the layers: those and the padding
     num_trained_tokens: int  # tokens that the loss counts
     token_accuracy: float
     step_seconds: float

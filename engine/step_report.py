@@ -56,6 +56,7 @@ class StepClock:
             learning_rate=learning_rate,
             skipped=outcome.skipped,
             num_tokens=sum(batch.num_tokens for batch in batches),
+            num_computed_tokens=sum(batch.ids.numel() for batch in batches),
             num_trained_tokens=outcome.num_trained,
             token_accuracy=outcome.num_correct / max(1, outcome.num_trained),
             step_seconds=perf_counter() - self._started,

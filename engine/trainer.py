@@ -9,7 +9,7 @@ from typing import Any
 from headrace.storage import WriteBudgetSpent
 
 from .checkpoint import LoopState
-from .data import Microbatch, TokenDataset, num_steps, step_microbatches
+from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
 from .evaluation import evaluate
@@ -17,8 +17,10 @@ from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
+from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
+from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import StepClock
@@ -62,6 +64,7 @@ class Trainer:
         self._steps_per_epoch = num_steps(
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
+        self._arrangement = Arrangement.of(self.config)
         self._warned: set[str] = set()
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
@@ -94,13 +97,7 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         clock = StepClock(self.work)
-        batches = step_microbatches(
-            self.data,
-            step=step,
-            batch_rows=self.config.batch_rows,
-            microbatch_rows=self.config.microbatch_rows,
-            seed=self.config.seed,
-        )
+        batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
         way, owed = self._way(), self._pending is not None
         self.work.store.begin(step)
