@@ -5,12 +5,13 @@ Nothing in a plan changes a bit of the result; the order of a step is in visits.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .account import JobSize, Wear
+from .basis import Basis
 from .config import ClipWay, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
@@ -83,6 +84,7 @@ class Plan:
     volume_bytes: int
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
     forecast: Forecast  # what it will take, and wait for
+    basis: Basis  # of the forecast; for the run, not for those who read the plan
 
     @property
     def total_device_bytes(self) -> int:
@@ -100,7 +102,9 @@ class Plan:
             "total_device_bytes": self.total_device_bytes,
             "total_host_bytes": self.total_host_bytes,
         }
-        return {**asdict(self), **totals}
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        del shown["basis"]
+        return {**shown, "forecast": self.forecast.to_dict(), **totals}
 
 
 def make_plan(
@@ -157,6 +161,7 @@ def make_plan(
             job=job,
             device_bytes=device_limit,
         ),
+        basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
     plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box))

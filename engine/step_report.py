@@ -8,7 +8,9 @@ import torch
 
 from headrace.storage import LinkStats
 
+from .cost import StepCost
 from .data import Microbatch
+from .expectation import with_plan
 from .report import LinkReport, StepReport
 from .step import StepOutcome
 from .workspace import Workspace
@@ -24,9 +26,12 @@ def links_of(work: Workspace) -> Links:
 class StepClock:
     """Started before a step; `report` says what the step and its commit took and moved."""
 
-    def __init__(self, work: Workspace) -> None:
+    def __init__(self, work: Workspace, since: Links | None = None) -> None:
+        """`since`: what had crossed the links when the step before was told, where this one
+        follows at once: what was read ahead in between is of this step."""
         self._work = work
-        self._links = links_of(work)
+        self._links = links_of(work) if since is None else since
+        self.links = self._links  # when this step was told
         self._started = perf_counter()
 
     def report(
@@ -39,8 +44,9 @@ class StepClock:
         epoch: float,
         learning_rate: float,
         commit_seconds: float,
+        expected: StepCost,
     ) -> StepReport:
-        """The report of the step that ends now."""
+        """The report of the step that ends now, beside what the plan has for it."""
         times = [t for _, t in outcome.times]
         cuda = self._work.device.type == "cuda"
         return StepReport(
@@ -57,18 +63,22 @@ class StepClock:
             num_trained_tokens=outcome.num_trained,
             token_accuracy=outcome.num_correct / max(1, outcome.num_trained),
             step_seconds=perf_counter() - self._started,
+            planned_seconds=expected.seconds,
+            compute_seconds=sum(t.compute for t in times),
+            planned_compute_seconds=expected.busy_seconds()["compute"],
             forward_seconds=outcome.forward_seconds,
             backward_seconds=outcome.backward_seconds,
             optimizer_seconds=outcome.optimizer_seconds,
             commit_seconds=commit_seconds,
             stall_read_seconds=sum(t.stall_read for t in times),
             stall_write_seconds=sum(t.stall_write for t in times),
-            links=self._moved(),
+            links=with_plan(self._moved(), expected),
             rss_bytes=psutil.Process().memory_info().rss,
             device_peak_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         )
 
     def _moved(self) -> dict[str, LinkReport]:
+        self.links = links_of(self._work)
         return {
             name: LinkReport(
                 payload_bytes=(delta := stats - self._links[name]).payload_bytes,
@@ -76,5 +86,5 @@ class StepClock:
                 operations=delta.operations,
                 busy_seconds=delta.busy_seconds,
             )
-            for name, stats in links_of(self._work).items()
+            for name, stats in self.links.items()
         }

@@ -23,7 +23,8 @@ from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .step_report import StepClock
+from .step_report import Links, StepClock
+from .step_truth import StepTruth
 from .visits import Way
 from .workspace import Workspace
 
@@ -67,6 +68,8 @@ class Trainer:
         self._warned: set[str] = set()
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
+        self._truth = StepTruth(work, emit)
+        self._links: Links | None = None
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -94,9 +97,14 @@ class Trainer:
         return None
 
     def _step(self, step: int) -> None:
-        clock = StepClock(self.work)
+        clock = StepClock(self.work, self._links)
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
+        way, owed, straight_on = (
+            self._way(),
+            self._pending is not None,
+            self._goes_straight_on(step),
+        )
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -106,10 +114,10 @@ class Trainer:
                 scalars=AdamScalars.at(
                     self.state.updates + 1, learning_rate=rate, config=self.config
                 ),
-                way=self._way(),
+                way=way,
                 last_norm=self.state.last_norm,
                 pending=self._pending,
-                another_follows=self._goes_straight_on(step),
+                another_follows=straight_on,
             ),
         )
         self._pending = outcome.pending
@@ -118,6 +126,8 @@ class Trainer:
         self._advance(step, outcome)
 
         def report(commit_seconds: float) -> StepReport:
+            committed = commit_seconds > 0
+            expected = self._truth.expected(batches, way, outcome, owed=owed, committed=committed)
             return clock.report(
                 outcome,
                 batches,
@@ -126,12 +136,16 @@ class Trainer:
                 epoch=step / self._steps_per_epoch,
                 learning_rate=rate,
                 commit_seconds=commit_seconds,
+                expected=expected,
             )
 
         # The commit carries the report: whoever dies before it is in the log, a resume tells it.
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
-        self._emit_report(report(commit_seconds).to_dict())
+        done = report(commit_seconds)
+        self._emit_report(done.to_dict())
+        self._truth.tell(done)
+        self._links = clock.links if straight_on else None
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
