@@ -22,6 +22,7 @@ from .whole_file import write_whole
 
 PREFIX = "hr_"
 UNKNOWN_TOKEN = "invalid_api_key"  # the word of the OpenAI API
+MISSING_TOKEN = "missing_token"
 SHOWN_CHARS = 8  # of a token, in lists
 
 
@@ -120,7 +121,7 @@ def check(tokens: Tokens, headers: Mapping[str, str]) -> dict[str, Any] | None:
     given = given or headers.get("api-key", "")
     if not given:
         message = "No token was given. Send it as `Authorization: Bearer …`."
-        raise ApiError(401, message, code="missing_token")
+        raise ApiError(401, message, code=MISSING_TOKEN)
     entry = tokens.find(given)
     if entry is None:
         raise ApiError(401, "The token is not known here.", code=UNKNOWN_TOKEN)

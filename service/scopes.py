@@ -14,6 +14,7 @@ SAFE = frozenset({"GET", "HEAD"})
 # changed with `admin` alone.
 RULES: tuple[tuple[frozenset[str], re.Pattern[str], Scope], ...] = (
     (SAFE, re.compile(r"/metrics"), "metrics"),
+    (frozenset({"POST"}), re.compile(r"/logout"), "metrics"),
     (frozenset({"POST"}), re.compile(r"/v1/files|/v1/uploads(/.*)?"), "submit"),
     (frozenset({"DELETE"}), re.compile(r"/v1/files/[^/]+"), "submit"),
     (frozenset({"POST"}), re.compile(r"/v1/fine_tuning/(jobs|plans)"), "submit"),

@@ -21,6 +21,11 @@ TABLE: dict[str, Scope | str] = {
     "GET /status/stream": "read",
     "GET /openapi.json": "read",
     "GET /": "read",
+    "GET /new": "read",
+    "GET /jobs/{job_id}": "read",
+    "GET /login": "open",
+    "GET /static/style.css": "open",
+    "POST /logout": "metrics",
     "GET /v1/files": "read",
     "POST /v1/files": "submit",
     "GET /v1/files/{file_id}": "read",
@@ -41,11 +46,15 @@ TABLE: dict[str, Scope | str] = {
     "GET /v1/fine_tuning/jobs/{job_id}/events": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/events/stream": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/checkpoints": "read",
+    "GET /v1/fine_tuning/jobs/{job_id}/series": "read",
+    "GET /v1/fine_tuning/jobs/{job_id}/timeline": "read",
+    "GET /v1/fine_tuning/jobs/{job_id}/export": "read",
     "GET /v1/models": "read",
     "GET /v1/models/{name}": "read",
     "DELETE /v1/models/{name}": "admin",
 }
-BEYOND_THE_DOCUMENT = {"GET /", "GET /openapi.json"}
+PAGES = {"GET /", "GET /new", "GET /jobs/{job_id}", "GET /login", "GET /static/style.css"}
+BEYOND_THE_DOCUMENT = {*PAGES, "POST /logout", "GET /openapi.json"}
 
 
 @pytest.fixture(scope="module")
