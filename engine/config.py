@@ -13,6 +13,7 @@ StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Recompute = Literal["auto", "all", "none"]
+OptimizerDevice = Literal["auto", "device", "host"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -63,6 +64,8 @@ class TrainConfig:
     num_slots: int | None = None
     recompute: Recompute = "auto"
     clip_way: ClipWay = "auto"
+    optimizer_device: OptimizerDevice = "auto"  # what updates layers whose state is in host memory
+    optimizer_host_share: float | None = None  # with auto: of these layers; None: the plan's choice
     commit_every_steps: int = 1
     keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
@@ -87,6 +90,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+        self._check_optimizer_share()
         if self.max_wear_share is not None and not self.max_wear_share > 0:
             raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         if not 0 < self.learning_rate < 10:
@@ -99,6 +103,18 @@ class TrainConfig:
             raise ValueError(f"weight_decay is {self.weight_decay}; wanted 0 <= decay < 1")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
+
+    def _check_optimizer_share(self) -> None:
+        share = self.optimizer_host_share
+        if share is None:
+            return
+        if not 0 <= share <= 1:
+            raise ValueError(f"optimizer_host_share is {share}; wanted 0 to 1, or nothing")
+        if self.optimizer_device != "auto":
+            raise ValueError(
+                f"optimizer_host_share is {share}, but optimizer_device is "
+                f"{self.optimizer_device!r}; a share goes with auto alone"
+            )
 
     @property
     def numerics_key(self) -> dict[str, Any]:
