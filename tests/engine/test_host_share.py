@@ -81,7 +81,8 @@ def test_gradients_of_what_the_processor_updates_wait_in_host_memory() -> None:
 
 @pytest.mark.parametrize("way", ["serial", "deferred", "speculative"])
 def test_every_record_is_updated_once_by_one_of_the_two(way: Any) -> None:
-    tiers: tuple[Tier, ...] = ("host",) * len(SPEC.records)
+    host: Tier = "host"
+    tiers = [host] * len(SPEC.records)
     on_host = LAYERS[4:]
     visits = step_visits(
         SPEC,

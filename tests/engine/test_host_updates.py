@@ -26,7 +26,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def by_device(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Twenty steps in which every record is updated on the compute device."""
     folder = tmp_path_factory.mktemp("device")
-    run = Run(folder, *inputs, optimizer_device="device", clip_way="serial", **COMMON)
+    settings = {**COMMON, "optimizer_device": "device", "clip_way": "serial"}
+    run = Run(folder, *inputs, **settings)
     run.go()
     assert [m["clip_factor"] < 1 for m in run.metrics()] == [True] * 20  # the clip bites
     return run
