@@ -21,7 +21,7 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
-from .run import describe, deterministic
+from .run import describe, deterministic, keep_compiled
 from .state import split_master, state_record, state_views
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
@@ -67,6 +67,7 @@ def bench_step(
     payload per step. `commit=False` leaves the commits out (durability none). `around` is entered
     around each step, the one that warms up being number 0.
     """
+    keep_compiled(config)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         where = list(volumes or [VolumeConfig(path=Path(scratch))])
         timing = _Timing(

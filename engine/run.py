@@ -50,6 +50,7 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
+    keep_compiled(config)
     with ExitStack() as stack:
         stack.enter_context(deterministic(config))
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
@@ -209,6 +210,18 @@ def open_or_import(
         TensorStore.remove(volumes, name=name)
         raise
     return store
+
+
+def keep_compiled(config: TrainConfig) -> None:
+    """Have compiled layers and kernels kept in `config.compile_cache`, where one is given.
+
+    A process that finds them there neither compiles nor differentiates a layer again. Torch and
+    Triton read these variables alone, each time they look something up.
+    """
+    if config.compile_cache is not None:
+        folder = Path(config.compile_cache).absolute()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from headrace.engine import (
 from .errors import ApiError
 from .hyperparameters import check_asked, settle
 from .preparation import PrepareRequest
-from .schemas import HYPERPARAMETERS
+from .run_settings import checkpoint_values, free_values, shown_settings
 from .site import Site
+from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
 
 # What a create body calls the settings of a run.
@@ -58,6 +59,7 @@ class ResolvedJob:
     seed: int
     train_config_values: dict[str, Any]
     plan: dict[str, Any]
+    settings: dict[str, Any]
     warnings: tuple[str, ...]
 
 
@@ -85,9 +87,21 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
         hyperparameters=hyperparameters,
         seed=seed,
         train_config_values=values,
-        plan=estimate_plan(spec, values, site, longest_row_tokens=longest),
+        plan={
+            **estimate_plan(spec, values, site, longest_row_tokens=longest),
+            "total_steps": planned_steps(values, survey.num_rows),
+        },
+        settings=shown_settings(body, values),
         warnings=tuple(find_warnings(body, survey, site)),
     )
+
+
+def planned_steps(values: Mapping[str, Any], num_rows: int) -> int:
+    """Optimizer steps over so many rows, as the engine counts them."""
+    batch, epochs = int(values["batch_rows"]), int(values["num_epochs"])
+    steps = math.ceil(num_rows / batch) * epochs
+    most: int | None = values["max_steps"]
+    return steps if most is None else min(steps, most)
 
 
 def train_values(
@@ -115,14 +129,11 @@ def train_values(
         "loss_chunk_tokens": settled["loss_chunk"],
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
-        "checkpoint_every_steps": (settled["checkpoint_every"] or {}).get("steps"),
-        "keep_last": settled["keep_last"],
+        **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
         "volumes": site.volumes,
-        "commit_every_steps": body.get("commit_every") or 1,
-        "keep_commits": body.get("keep_commits") or 0,
-        "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
+        **free_values(body),
     }
 
 

@@ -5,6 +5,7 @@ product does.
 """
 
 import os
+import tempfile
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -57,6 +58,8 @@ def measure_deepspeed(case: Case, steps: int) -> dict[str, Any]:
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"
     )
+    # A compile that was killed leaves a lock that the next process would wait for, for ever.
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", tempfile.mkdtemp(prefix="deepspeed-ops-"))
     import deepspeed  # type: ignore[import-not-found,unused-ignore]
 
     config = _config(case)
