@@ -67,7 +67,7 @@ def commit_cost(model: StepModel, placement: Placement, way: Way, drives: Volume
     seconds = (host + device) / drives.write + device / model.rates.d2h
     written = host + device
     if way == "deferred":
-        visits = sweep_visits(model.spec)
+        visits = sweep_visits(model.spec, placement.on_host)
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
         written += sweep.link_bytes["nvme_write"]

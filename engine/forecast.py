@@ -31,7 +31,7 @@ MARGINS: Mapping[Origin, tuple[float, float]] = {
 }
 RESOURCE_NAMES = {
     "compute": "compute", "drive": "the drive", "h2d": "the link to the device",
-    "d2h": "the link from the device",
+    "d2h": "the link from the device", "host": "the processor's updates",
 }  # fmt: skip
 
 

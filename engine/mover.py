@@ -10,6 +10,7 @@ import torch
 
 from headrace.storage import Fence, HostSlot
 
+from .host_updates import HostUpdates
 from .pipeline import Pipeline
 from .state import STATE, WEIGHTS
 from .visits import Reads, Visit
@@ -23,6 +24,7 @@ class Mover:
         self._work = work
         self.drop_writes = False  # set when the step turned out not to be finite
         self._home_written: dict[str, Fence] = {}
+        self.host_updates = HostUpdates(work)
         self.pipeline: Pipeline[RingSlot] = work.closing(Pipeline(work.ring, self))
 
     def needs_slot(self, visit: Visit) -> bool:
@@ -40,6 +42,7 @@ class Mover:
         name = work.spec.records[visit.record].name
         home = work.homes.get(name)
         if home is not None:
+            self.host_updates.wait(name)
             written = self._home_written.get(name, Fence())
             slot.ready = self._copy_up(name, names, home, slot, written)
             return
@@ -94,6 +97,7 @@ class Mover:
     def flush_homes(self) -> None:
         """Write every record that lives above NVMe into the store's working generation."""
         work = self._work
+        self.host_updates.wait_all()
         for written in self._home_written.values():
             written.wait()
         pending = [work.store.write_from(name, home) for name, home in work.homes.items()]

@@ -47,8 +47,9 @@ def choose_placement(
         group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
         if group:
             finalists = _shortest(model, drives, group)
-            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
-            best.append(_fastest(model, drives, [*finalists, *deeper]))
+            finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists += fitting(_with_host_updates(sizes, finalists))
+            best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
         return streamed[0][1]
@@ -94,6 +95,32 @@ def _with_more_slots(
         if set(placement.tiers) != {"device"}:
             deep = replace(placement, num_slots=num_slots, keep_layers=())
             yield _with_kept(sizes, config, deep, device_limit)
+
+
+def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """The processor may update some of what lives in host memory while the device updates the
+    rest; where that is left to the plan."""
+    config = sizes.config
+    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
+        return
+    for placement in placements:
+        choices = {_updated_on_host(sizes, placement.tiers, part / 8) for part in range(1, 9)}
+        for on_host in sorted(choices - {()}):
+            yield replace(placement, on_host=on_host)
+
+
+def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
+    """The given share of the layers in host memory, the last ones: forward wants them last."""
+    records = sizes.spec.records
+    layers = [i for i, tier in enumerate(tiers) if tier == "host" and records[i].kind == "layer"]
+    return tuple(layers[len(layers) - round(share * len(layers)) :])
+
+
+def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
+    """What the processor updates because the run says so."""
+    config = sizes.config
+    share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
+    return _updated_on_host(sizes, tiers, share)
 
 
 def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
@@ -142,6 +169,7 @@ def _candidates(
                 grad_tier=grad_tier,
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
+                on_host=_asked_on_host(sizes, tiers),
             )
             yield _with_kept(sizes, config, placement, device_limit)
 
