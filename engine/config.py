@@ -13,6 +13,7 @@ StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Recompute = Literal["auto", "all", "none"]
+NearTier = Literal["auto", "device", "host"]
 OptimizerDevice = Literal["auto", "device", "host"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -67,6 +68,8 @@ class TrainConfig:
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"
+    activation_tier: NearTier = "auto"  # of boundary activations
+    grad_tier: NearTier = "auto"  # of gradients that wait, where the state is not on the device
     clip_way: ClipWay = "auto"
     optimizer_device: OptimizerDevice = "auto"  # what updates layers whose state is in host memory
     optimizer_host_share: float | None = None  # with auto: of these layers; None: the plan's choice

@@ -155,15 +155,13 @@ def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    near: tuple[NearTier, ...] = ("device", "host")
-    on_gpu = config.device == "cuda"
     for tiers in _tier_choices(sizes, config, host_limit):
         keep_grads = needs_kept_grads(config, tiers)
-        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
+        grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
             _slot_choices(config),
-            near if may_move_grads else ("host",),
-            near if on_gpu else ("device",),
+            _grad_tiers(config) if grads_move else ("host",),
+            _activation_tiers(config),
         ):
             placement = Placement(
                 tiers=tiers,
@@ -224,6 +222,20 @@ def _slot_choices(config: TrainConfig) -> Sequence[int]:
     return range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
 
 
+def _grad_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where kept gradients may wait, the nearest first. The CPU's tiers are the same memory."""
+    if config.grad_tier != "auto":
+        return (config.grad_tier,)
+    return ("device", "host") if config.device == "cuda" else ("host",)
+
+
+def _activation_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where boundary activations may wait, the nearest first."""
+    if config.activation_tier != "auto":
+        return (config.activation_tier,)
+    return ("device", "host") if config.device == "cuda" else ("device",)
+
+
 def _with_kept(
     sizes: Sizes, config: TrainConfig, placement: Placement, device_limit: int
 ) -> Placement:
@@ -252,5 +264,7 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         tiers=tiers,
         num_slots=config.num_slots or MIN_SLOTS,
         keep_layers=tuple(keep),
+        activation_tier=_activation_tiers(config)[-1],
+        grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(config, tiers),
     )
