@@ -16,14 +16,14 @@ COMMON: dict[str, Any] = {"state_tier": "host", "max_steps": 20, "commit_every_s
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("inputs")
     model = make_tiny_llama(folder / "model", tied=True, seed=1)
     return model, write_dataset(folder / "data", LENGTHS, vocab=384)
 
 
 @pytest.fixture(scope="module")
-def by_device(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def by_device(inputs: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Twenty steps in which every record is updated on the compute device."""
     folder = tmp_path_factory.mktemp("device")
     settings = {**COMMON, "optimizer_device": "device", "clip_way": "serial"}
@@ -44,9 +44,9 @@ def by_device(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     ids=lambda settings: "-".join(f"{k}={v}" for k, v in settings.items()),
 )
 def test_what_updates_a_layer_never_changes_a_bit(
-    inputs: tuple[Path, Path], by_device: Run, tmp_path: Path, settings: dict[str, Any]
+    inputs: Any, by_device: Run, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    run = Run(tmp_path, *inputs, **COMMON, **settings)
+    run = Run(tmp_path, *inputs, **{**COMMON, **settings})
     run.go()
     assert [m["loss"] for m in run.metrics()] == [m["loss"] for m in by_device.metrics()]
     assert_same_state(run.state(), by_device.state())
@@ -54,7 +54,7 @@ def test_what_updates_a_layer_never_changes_a_bit(
 
 @pytest.mark.parametrize("mode", ["lagged", "per_layer", "none"])
 def test_each_clip_mode_gives_the_same_bits_by_processor_and_device(
-    inputs: tuple[Path, Path], tmp_path: Path, mode: str
+    inputs: Any, tmp_path: Path, mode: str
 ) -> None:
     ends = []
     for device in ("device", "host"):
@@ -65,9 +65,7 @@ def test_each_clip_mode_gives_the_same_bits_by_processor_and_device(
     assert_same_state(*ends)
 
 
-def test_an_evaluation_and_a_checkpoint_see_every_update(
-    inputs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_an_evaluation_and_a_checkpoint_see_every_update(inputs: Any, tmp_path: Path) -> None:
     told = []
     for device in ("device", "host"):
         settings = {**COMMON, "max_steps": 6, "eval_every_steps": 2, "checkpoint_every_steps": 3}
@@ -80,19 +78,19 @@ def test_an_evaluation_and_a_checkpoint_see_every_update(
 
 
 def test_a_failed_update_ends_the_run_with_its_cause(
-    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*arguments: Any, **options: Any) -> None:
         raise MemoryError("no room for the update")
 
     monkeypatch.setattr(host_optimizer, "adamw_cpu", broken)
-    run = Run(tmp_path, *inputs, optimizer_device="host", **COMMON)
+    run = Run(tmp_path, *inputs, **{**COMMON, "optimizer_device": "host"})
     with pytest.raises(MemoryError, match="no room for the update"):
         run.go()
 
 
 def test_updates_without_a_compiled_kernel_are_warned_of(
-    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.engine.adamw_cpu.fused", None)
     monkeypatch.setattr("headrace.engine.adamw_cpu._missing", "No module named 'numba'")
