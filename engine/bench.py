@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -200,7 +200,9 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
                 link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
             )
         )
-    return _run_result(work, outcomes, steps)
+    mover.host_updates.wait_all()
+    updates = asdict(mover.host_updates.stats)
+    return {**_run_result(work, outcomes, steps), "host_optimizer": updates}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

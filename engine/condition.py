@@ -51,7 +51,9 @@ def conditions(
     )
     groups: dict[tuple[Phase, Tier, bool, Costs], list[Costs]] = {}
     for visit, once, double in costs:
-        if visit.action not in ("forward", "backward") and visit.phase != "optimizer":
+        if visit.on_host or (
+            visit.action not in ("forward", "backward") and visit.phase != "optimizer"
+        ):
             continue
         record = model.spec.records[visit.record]
         if record.kind != "layer":

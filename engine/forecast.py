@@ -33,7 +33,7 @@ MARGINS: Mapping[Origin, tuple[float, float]] = {
 _NEVER_STEPS = 1e6  # a commit that is due later than this comes with the last step
 RESOURCE_NAMES = {
     "compute": "compute", "drive": "the drive", "h2d": "the link to the device",
-    "d2h": "the link from the device",
+    "d2h": "the link from the device", "host": "the processor's updates",
 }  # fmt: skip
 
 

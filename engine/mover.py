@@ -10,6 +10,7 @@ import torch
 
 from headrace.storage import Fence, HostSlot
 
+from .host_updates import HostUpdates
 from .pipeline import Pipeline
 from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
@@ -22,6 +23,7 @@ class Mover:
         self._work = work
         self.drop_writes = False  # set when the step turned out not to be finite
         self._home_written: dict[str, Fence] = {}
+        self.host_updates = HostUpdates(work)
         self.pipeline: Pipeline[RingSlot] = work.closing(Pipeline(work.ring, self))
 
     def needs_slot(self, visit: Visit) -> bool:
@@ -39,6 +41,7 @@ class Mover:
             return
         home = work.homes.get(name)
         if home is not None:
+            self.host_updates.wait(name)
             written = self._home_written.get(name, Fence())
             slot.ready = self._copy_up(name, names, home, slot, written)
             return
@@ -93,6 +96,7 @@ class Mover:
     def flush_homes(self) -> None:
         """Write every trained record that lives above NVMe into the store's working generation."""
         work = self._work
+        self.host_updates.wait_all()
         for written in self._home_written.values():
             written.wait()
         trained = {layout.name for layout in work.spec.trained}

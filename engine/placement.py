@@ -48,8 +48,9 @@ def choose_placement(
         group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
         if group:
             finalists = _shortest(model, drives, group)
-            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
-            best.append(_fastest(model, drives, [*finalists, *deeper]))
+            finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists += fitting(_with_host_updates(sizes, finalists))
+            best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
         return streamed[0][1]
@@ -97,6 +98,35 @@ def _with_more_slots(
             yield _with_kept(sizes, config, deep, device_limit)
 
 
+def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """The processor may update some of what lives in host memory while the device updates the
+    rest; where that is left to the plan."""
+    config = sizes.config
+    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
+        return
+    for placement in placements:
+        choices = {_updated_on_host(sizes, placement.tiers, part / 8) for part in range(1, 9)}
+        for on_host in sorted(choices - {()}):
+            yield replace(placement, on_host=on_host)
+
+
+def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
+    """The given share of the layers in host memory that are trained, the last ones: forward wants
+    them last."""
+    records = enumerate(zip(sizes.spec.records, tiers, strict=True))
+    layers = [
+        i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
+    ]
+    return tuple(layers[len(layers) - round(share * len(layers)) :])
+
+
+def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
+    """What the processor updates because the run says so."""
+    config = sizes.config
+    share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
+    return _updated_on_host(sizes, tiers, share)
+
+
 def choose_way(spec: ModelSpec, config: TrainConfig, placement: Placement) -> ClipWay:
     """How the update waits for the norm; `auto` is decided step by step."""
     homes = zip(spec.records, placement.tiers, strict=True)
@@ -135,16 +165,14 @@ def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    near: tuple[NearTier, ...] = ("device", "host")
-    on_gpu = config.device == "cuda"
     for homes in _tier_choices(sizes, config, host_limit):
         tiers = _with_what_lies_beside(sizes.spec, homes)
         keep_grads = needs_kept_grads(sizes.spec, config, tiers)
-        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
+        grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
             _slot_choices(config),
-            near if may_move_grads else ("host",),
-            near if on_gpu else ("device",),
+            _grad_tiers(config) if grads_move else ("host",),
+            _activation_tiers(config),
         ):
             placement = Placement(
                 tiers=tiers,
@@ -152,6 +180,7 @@ def _candidates(
                 grad_tier=grad_tier,
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
+                on_host=_asked_on_host(sizes, tiers),
             )
             yield _with_kept(sizes, config, placement, device_limit)
 
@@ -210,6 +239,20 @@ def _slot_choices(config: TrainConfig) -> Sequence[int]:
     return range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
 
 
+def _grad_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where kept gradients may wait, the nearest first. The CPU's tiers are the same memory."""
+    if config.grad_tier != "auto":
+        return (config.grad_tier,)
+    return ("device", "host") if config.device == "cuda" else ("host",)
+
+
+def _activation_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where boundary activations may wait, the nearest first."""
+    if config.activation_tier != "auto":
+        return (config.activation_tier,)
+    return ("device", "host") if config.device == "cuda" else ("device",)
+
+
 def _with_kept(
     sizes: Sizes, config: TrainConfig, placement: Placement, device_limit: int
 ) -> Placement:
@@ -239,5 +282,7 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         tiers=tiers,
         num_slots=config.num_slots or MIN_SLOTS,
         keep_layers=tuple(keep),
+        activation_tier=_activation_tiers(config)[-1],
+        grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(sizes.spec, config, tiers),
     )

@@ -78,6 +78,7 @@ class Plan:
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
+    on_host: tuple[int, ...]  # records in host memory that the processor updates there
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -146,6 +147,7 @@ def make_plan(
         clip_way=clip_way,
         keep_grads=placement.keep_grads,
         grad_tier=placement.grad_tier,
+        on_host=placement.on_host,
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
@@ -172,13 +174,20 @@ def make_plan(
 def _bytes_by_way(
     spec: ModelSpec, config: TrainConfig, placement: Placement
 ) -> dict[str, dict[str, int]]:
-    tiers, keep, slots = placement.tiers, placement.keep_layers, placement.num_slots
     return {
         way: link_bytes(
             spec,
             config,
-            step_visits(spec, tiers, keep, way, pending=True, num_slots=slots),
-            tiers,
+            step_visits(
+                spec,
+                placement.tiers,
+                placement.keep_layers,
+                way,
+                pending=True,
+                num_slots=placement.num_slots,
+                on_host=placement.on_host,
+            ),
+            placement.tiers,
         )
         for way in get_args(Way)
     }

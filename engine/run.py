@@ -11,6 +11,7 @@ import torch
 
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
+from .adamw_cpu import cpu_kernel
 from .box import detect_box
 from .calibration import measure_once
 from .checkpoint import LoopState, as_begun
@@ -57,6 +58,7 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
     plan = plan_run(spec, config, lengths, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
+    warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
     keep_compiled(config)
     with ExitStack() as stack:
@@ -138,6 +140,14 @@ def plan_run(spec: ModelSpec, config: TrainConfig, lengths: RowLengths, *, resum
     return make_plan(spec, config, longest_row_tokens=lengths.longest, box=box, lengths=lengths)
 
 
+def warn_of_slow_updates(plan: Plan, config: TrainConfig, emit: Emit) -> None:
+    """Say it where the processor updates records without the compiled kernel."""
+    kernel = cpu_kernel()
+    if kernel.form == "chunked" and (plan.on_host or config.device == "cpu"):
+        message = f"updates on the processor go chunk by chunk, several times slower: {kernel.why}"
+        emit(RunEvent(type="message", level="warn", message=message))
+
+
 def describe(plan: Plan) -> str:
     """A plan in a sentence."""
     homes = {"device": "on the device", "host": "in host memory", "nvme": "on NVMe"}
@@ -146,7 +156,8 @@ def describe(plan: Plan) -> str:
     )
     return (
         f"state of records: {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
-        f"{len(plan.keep_layers)} layers without recompute; device "
+        f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
+        f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"
     )

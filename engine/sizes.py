@@ -1,5 +1,6 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,7 @@ class Placement:
     activation_tier: NearTier = "device"
     keep_grads: bool = True  # final gradients wait for their update
     grad_tier: NearTier = "host"  # where, for records whose state is not on the device
+    on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
 
     @property
     def num_staging(self) -> int:
@@ -214,11 +216,11 @@ class Sizes:
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
-        homes = zip(self.spec.records, placement.tiers, strict=True)
+        grad_tier, on_host = placement.grad_tier, placement.on_host
         return sum(
             kept_grad_bytes(self.config, record)
-            for record, tier in homes
-            if keeps_grad_on_device(tier, placement.grad_tier) == on_device
+            for i, record in enumerate(self.spec.records)
+            if keeps_grad_on_device(i, placement.tiers, grad_tier, on_host) == on_device
         )
 
     @property
@@ -228,9 +230,14 @@ class Sizes:
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
 
-def keeps_grad_on_device(tier: Tier, grad_tier: NearTier) -> bool:
-    """Whether a record's kept gradient waits on the device: beside its state, or by choice."""
-    return tier == "device" or grad_tier == "device"
+def keeps_grad_on_device(
+    record: int, tiers: Sequence[Tier], grad_tier: NearTier, on_host: Collection[int]
+) -> bool:
+    """Whether a record's kept gradient waits on the device: beside its state, or by choice.
+
+    What the processor updates has its gradient in host memory.
+    """
+    return tiers[record] == "device" or (grad_tier == "device" and record not in on_host)
 
 
 def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:

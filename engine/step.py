@@ -88,7 +88,13 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
 def _visits(work: Workspace, way: Way, *, pending: bool) -> list[Visit]:
     plan = work.plan
     return step_visits(
-        work.spec, plan.tiers, plan.keep_layers, way, pending=pending, num_slots=plan.num_slots
+        work.spec,
+        plan.tiers,
+        plan.keep_layers,
+        way,
+        pending=pending,
+        num_slots=plan.num_slots,
+        on_host=plan.on_host,
     )
 
 

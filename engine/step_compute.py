@@ -182,6 +182,9 @@ class StepCompute(ForwardCompute):
         late = visit.phase == "optimizer"
         if late and self.settle().skipped:
             return
+        if visit.on_host:
+            self._mover.host_updates.submit(layout, self._host_factor(layout), self._inputs.scalars)
+            return
         factor = self._final_factor(layout) if late else self._early_factor(layout)
         self._apply(layout, slot, self._gradients.kept(layout, early=not late), factor)
 
@@ -203,6 +206,12 @@ class StepCompute(ForwardCompute):
         if self.work.config.clip_mode == "exact":
             return self._one * self.settle().factor
         return self._early_factor(layout)
+
+    def _host_factor(self, layout: RecordLayout) -> float:
+        """The final factor for the processor: known since the norm is, but for each layer's own."""
+        if self.work.config.clip_mode == "per_layer":
+            return float(self._early_factor(layout))
+        return self.settle().factor
 
     def _lagged_factor(self) -> Tensor:
         last = self._inputs.last_norm

@@ -1,6 +1,6 @@
 """The order of a step: which record is visited when, what is read, done and written. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,7 +27,8 @@ class Visit:
     `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
     since: the second try of a speculative update starts from there. `pending`: before anything
     else, the record is updated with the gradient of the step before. `holds`: the record stays in
-    its slot for its next visit, which is `held`.
+    its slot for its next visit, which is `held`. `on_host`: the processor updates the record in
+    host memory, in the background, and nothing of it is moved.
     """
 
     record: int
@@ -39,6 +40,7 @@ class Visit:
     pending: bool = False
     holds: bool = False
     held: bool = False
+    on_host: bool = False
 
 
 def step_visits(
@@ -49,6 +51,7 @@ def step_visits(
     *,
     pending: bool,
     num_slots: int,
+    on_host: Collection[int] = (),
 ) -> list[Visit]:
     """The order of one step.
 
@@ -56,7 +59,9 @@ def step_visits(
     embedding. A record on NVMe is updated in its backward visit when the way is speculative;
     every other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
-    The last layer, where forward turns around, stays in its slot when there are enough of them.
+    Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
+    the order in which forward will want them. The last layer, where forward turns around, stays
+    in its slot when there are enough of them.
 
     A frozen record is only read. What lies beside it is on the device and is updated at the end of
     the step whatever the way. Backward ends at the lowest layer that has to do with it.
@@ -70,7 +75,7 @@ def step_visits(
     kept = {layers[i] for i in keep_layers}
 
     def owed(i: int) -> bool:
-        return way == "deferred" and pending and trained[i]
+        return way == "deferred" and pending and trained[i] and i not in on_host
 
     def early(i: int) -> bool:
         return way == "speculative" and tiers[i] == "nvme" and trained[i]
@@ -80,9 +85,9 @@ def step_visits(
         return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
 
     def forward(i: int, action: Action, phase: Phase = "forward") -> Visit:
-        late = owed(i)
-        reads: Reads = "state" if late else "weights"
-        return Visit(record=i, action=action, reads=reads, writes=late, phase=phase, pending=late)
+        due = owed(i)
+        reads: Reads = "state" if due else "weights"
+        return Visit(record=i, action=action, reads=reads, writes=due, phase=phase, pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
@@ -94,9 +99,11 @@ def step_visits(
     visits += [gradient(i, "update", False) for i in embed if early(i)]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
+    visits += [host_update_visit(i) for i in sorted(on_host)]
     order = [*head, norm, *reversed(layers), *embed]
     if way != "deferred":
-        visits += [update_visit(i) for i in order if trained[i] and not early(i)]
+        late = [i for i in order if trained[i] and not early(i) and i not in on_host]
+        visits += [update_visit(i) for i in late]
     visits += [update_visit(index[record.name]) for record in spec.of_kind("beside")]
     return visits
 
@@ -115,13 +122,15 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
     ]
 
 
-def sweep_visits(spec: ModelSpec) -> list[Visit]:
-    """Every record updated with the gradient of the last step, before a commit or an evaluation."""
-    return [
-        replace(update_visit(i), pending=True)
+def sweep_visits(spec: ModelSpec, on_host: Collection[int] = ()) -> list[Visit]:
+    """Every record whose update is pending (none of `on_host` is) updated with the gradient of the
+    last step, before a commit or an evaluation."""
+    pending = [
+        i
         for i, record in enumerate(spec.records)
-        if record.base is None and record.kind != "beside"
+        if record.base is None and record.kind != "beside" and i not in on_host
     ]
+    return [replace(update_visit(i), pending=True) for i in pending]
 
 
 def write_order(visits: Sequence[Visit]) -> list[int | None]:
@@ -144,6 +153,18 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
         writes=True,
         phase="optimizer",
         committed=committed,
+    )
+
+
+def host_update_visit(record: int) -> Visit:
+    """A visit that has the processor update a record in host memory from its kept gradient."""
+    return Visit(
+        record=record,
+        action="update",
+        reads="nothing",
+        writes=False,
+        phase="optimizer",
+        on_host=True,
     )
 
 
