@@ -55,6 +55,8 @@ class Sizes:
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
+    state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    piece_bytes: int  # through which frozen weights are converted
 
     @classmethod
     def of(
@@ -77,15 +79,16 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            state_bytes=tuple(state_bytes(record) for record in spec.records),
+            piece_bytes=piece_bytes(spec),
         )
 
     @property
     def slot_bytes(self) -> int:
         """A slot that holds the state of any record, and of a frozen one what is converted."""
-        room = piece_bytes(self.spec)
+        homes = zip(self.spec.records, self.state_bytes, strict=True)
         return max(
-            state_bytes(record) + (0 if record.base is None else room)
-            for record in self.spec.records
+            size + (0 if record.base is None else self.piece_bytes) for record, size in homes
         )
 
     @property
@@ -210,8 +213,8 @@ class Sizes:
         return kept
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(state_bytes(record) for record, home in homes if home == tier)
+        homes = zip(self.state_bytes, placement.tiers, strict=True)
+        return sum(size for size, home in homes if home == tier)
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
