@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.storage import DTYPE_BYTES
 
@@ -10,19 +10,27 @@ from .config import TrainConfig
 from .cost import StepCost, play_visits
 from .model import ModelSpec
 from .rates import Prices, VolumeRates
-from .sizes import Placement, state_bytes
+from .sizes import Placement, Sizes, state_bytes
 from .step_cost import StepModel
 from .visits import Way, sweep_visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """How much a job trains. `row_tokens`: mean tokens of a row, padding included; None: as many
-    as the longest has. `trained_share`: of the tokens, those that the loss counts."""
+    """How much a job trains, as far as it is known. `row_tokens`: mean tokens of a row, padding
+    included; None: as many as the longest has. `trained_share`: of the tokens, those that the loss
+    counts."""
 
     num_steps: int | None = None
     row_tokens: float | None = None
     trained_share: float = 1.0
+
+    def completed(self, sizes: Sizes) -> "JobSize":
+        """What was not given, from the rows where the sizes know them."""
+        steps, mean = self.num_steps, self.row_tokens
+        if mean is None and sizes.mean_step_tokens is not None:
+            mean = sizes.mean_step_tokens / sizes.config.batch_rows
+        return replace(self, num_steps=steps or sizes.num_steps, row_tokens=mean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
