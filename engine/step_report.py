@@ -1,7 +1,7 @@
 """Putting a step's measurements together: what it did, how long, and what crossed which link."""
 
 from collections.abc import Mapping, Sequence
-from time import perf_counter
+from time import monotonic
 
 import psutil
 import torch
@@ -9,7 +9,7 @@ import torch
 from headrace.storage import LinkStats
 
 from .data import Microbatch
-from .report import LinkReport, StepReport
+from .report import LinkReport, StepReport, Traffic
 from .step import StepOutcome
 from .workspace import Workspace
 
@@ -21,13 +21,32 @@ def links_of(work: Workspace) -> Links:
     return {**work.store.stats().links, **work.transfer.stats()}
 
 
+def traffic(work: Workspace) -> Traffic:
+    """Bytes over each link and on each volume since the workspace was made, padding included."""
+    volumes = work.store.stats().per_volume
+
+    def total(stats: LinkStats) -> int:
+        return stats.payload_bytes + stats.padding_bytes
+
+    return Traffic(
+        links={name: total(stats) for name, stats in links_of(work).items()},
+        volumes={
+            path: {link: total(stats) for link, stats in links.items()}
+            for path, links in volumes.items()
+        },
+    )
+
+
 class StepClock:
-    """Started before a step; `report` says what the step and its commit took and moved."""
+    """Started before a step; `report` says what the step and its commit took and moved.
+
+    `started` is the beginning on the monotonic clock, which the spans of the links are told on.
+    """
 
     def __init__(self, work: Workspace) -> None:
         self._work = work
         self._links = links_of(work)
-        self._started = perf_counter()
+        self.started = monotonic()
 
     def report(
         self,
@@ -55,7 +74,7 @@ class StepClock:
             num_tokens=sum(batch.num_tokens for batch in batches),
             num_trained_tokens=outcome.num_trained,
             token_accuracy=outcome.num_correct / max(1, outcome.num_trained),
-            step_seconds=perf_counter() - self._started,
+            step_seconds=monotonic() - self.started,
             forward_seconds=outcome.forward_seconds,
             backward_seconds=outcome.backward_seconds,
             optimizer_seconds=outcome.optimizer_seconds,
@@ -67,13 +86,17 @@ class StepClock:
             device_peak_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         )
 
+    def links(self) -> dict[str, LinkStats]:
+        """What has crossed each link since the step began."""
+        return {name: now - self._links[name] for name, now in links_of(self._work).items()}
+
     def _moved(self) -> dict[str, LinkReport]:
         return {
             name: LinkReport(
-                payload_bytes=(delta := stats - self._links[name]).payload_bytes,
+                payload_bytes=delta.payload_bytes,
                 padding_bytes=delta.padding_bytes,
                 operations=delta.operations,
                 busy_seconds=delta.busy_seconds,
             )
-            for name, stats in links_of(self._work).items()
+            for name, delta in self.links().items()
         }

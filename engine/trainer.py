@@ -22,6 +22,7 @@ from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import StepClock
+from .step_spans import StepPictures
 from .visits import Way
 from .workspace import Workspace
 
@@ -62,6 +63,7 @@ class Trainer:
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
         self._warned: set[str] = set()
+        self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
 
@@ -134,7 +136,10 @@ class Trainer:
         # The commit carries the report: whoever dies before it is in the log, a resume tells it.
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
-        self._emit_report(report(commit_seconds).to_dict())
+        final = report(commit_seconds)
+        self._emit_report(final.to_dict())
+        visits = [(visit.phase, times) for visit, times in outcome.times]
+        self._pictures.tell(final, visits, clock.links, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
