@@ -15,7 +15,7 @@ from .config import ClipWay, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .placement import choose_placement, choose_way, planned_way
-from .rates import Rates, default_rates
+from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 from .state_record import state_record
 from .step_cost import StepLoad, StepModel
@@ -119,7 +119,7 @@ def make_plan(
     host_limit = config.host_bytes or box.host_bytes
     job = job or JobSize()
     sizes = Sizes.of(spec, config, longest_row_tokens)
-    rates = box.known_rates()
+    rates = box.known_rates().for_shape(shape_key(spec, config))
     drives = rates.drives(list(box.volumes))
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
     model = StepModel(sizes, rates, load)

@@ -13,6 +13,7 @@ import torch
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
 from .box import detect_box
+from .calibration import measure_once
 from .checkpoint import LoopState
 from .config import TrainConfig
 from .data import TokenDataset
@@ -56,6 +57,9 @@ def run_job(
     eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None
     resumes = has_commit(volumes, name)
     refuse_lost_state(run_dir, config, resumes)
+    if config.calibrate:
+        rows = min(config.microbatch_rows, config.batch_rows)
+        measure_once(spec, config, volumes, microbatch_tokens=rows * data.longest, emit=emit)
     plan = plan_run(spec, config, data, eval_data, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     run_dir.mkdir(parents=True, exist_ok=True)
