@@ -26,7 +26,7 @@ from headrace.engine import (
     Box,
     TrainConfig,
     bench_step,
-    fit_microbatch_rows,
+    fit_microbatch,
     shape_spec,
 )
 from headrace.storage import parse_bytes
@@ -137,8 +137,7 @@ def make_config(arguments: argparse.Namespace, budget: int) -> TrainConfig:
     )
     spec = shape_spec(arguments.shape, arguments.layers)
     room = Box(device=arguments.device, device_bytes=0, host_bytes=0, volumes={"/": 2**63})
-    rows = fit_microbatch_rows(spec, config, longest_row_tokens=arguments.tokens_per_row, box=room)
-    return TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+    return fit_microbatch(spec, config, longest_row_tokens=arguments.tokens_per_row, box=room)
 
 
 class PeakMemory:
