@@ -45,9 +45,12 @@ class StepClock:
     `started` is the beginning on the monotonic clock, which the spans of the links are told on.
     """
 
-    def __init__(self, work: Workspace) -> None:
+    def __init__(self, work: Workspace, since: Links | None = None) -> None:
+        """`since`: what had crossed the links when the step before was told, where this one
+        follows at once: what was read ahead in between is of this step."""
         self._work = work
-        self._links = links_of(work)
+        self._links = links_of(work) if since is None else since
+        self.links = self._links  # when this step was told
         self.started = monotonic()
 
     def report(
@@ -93,11 +96,12 @@ class StepClock:
             device_peak_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         )
 
-    def links(self) -> dict[str, LinkStats]:
-        """What has crossed each link since the step began."""
-        return {name: now - self._links[name] for name, now in links_of(self._work).items()}
+    def moved(self) -> dict[str, LinkStats]:
+        """What had crossed each link in the step when it was told."""
+        return {name: now - self._links[name] for name, now in self.links.items()}
 
     def _moved(self) -> dict[str, LinkReport]:
+        self.links = links_of(self._work)
         return {
             name: LinkReport(
                 payload_bytes=delta.payload_bytes,
@@ -105,5 +109,5 @@ class StepClock:
                 operations=delta.operations,
                 busy_seconds=delta.busy_seconds,
             )
-            for name, delta in self.links().items()
+            for name, delta in self.moved().items()
         }
