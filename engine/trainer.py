@@ -24,6 +24,7 @@ from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import Links, StepClock
+from .step_spans import StepPictures
 from .step_truth import StepTruth
 from .visits import Way
 from .workspace import Workspace
@@ -66,6 +67,7 @@ class Trainer:
         )
         self._arrangement = Arrangement.of(self.config)
         self._warned: set[str] = set()
+        self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
@@ -146,6 +148,8 @@ class Trainer:
         self._emit_report(done.to_dict())
         self._truth.tell(done)
         self._links = clock.links if straight_on else None
+        visits = [(visit.phase, times) for visit, times in outcome.times]
+        self._pictures.tell(done, visits, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
