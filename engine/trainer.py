@@ -23,7 +23,6 @@ from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .step_report import Links, StepClock
 from .step_spans import StepPictures
 from .step_truth import StepTruth
 from .visits import Way
@@ -71,13 +70,12 @@ class Trainer:
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
-        self._links: Links | None = None
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
         # A crash after a commit may have lost what follows it; saying it twice does no harm.
         if self._last_report is not None:
-            self._emit_report(self._last_report)
+            self.emit(metrics_event(self._last_report, self.total_steps))
         if self.state.step < self.total_steps:
             self._evaluate_due()
         self._checkpoint_due()
@@ -99,7 +97,7 @@ class Trainer:
         return None
 
     def _step(self, step: int) -> None:
-        clock = StepClock(self.work, self._links)
+        clock = self._truth.start()
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
         way, owed, straight_on = (
@@ -145,9 +143,8 @@ class Trainer:
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
         done = report(commit_seconds)
-        self._emit_report(done.to_dict())
-        self._truth.tell(done)
-        self._links = clock.links if straight_on else None
+        self.emit(metrics_event(done.to_dict(), self.total_steps))
+        self._truth.tell(done, clock, straight_on=straight_on)
         visits = [(visit.phase, times) for visit, times in outcome.times]
         self._pictures.tell(done, visits, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
@@ -290,15 +287,3 @@ class Trainer:
             if warning not in self._warned:
                 self._warned.add(warning)
                 self._warn(warning)
-
-    def _emit_report(self, report: dict[str, Any]) -> None:
-        self.emit(
-            RunEvent(
-                type="metrics",
-                message=f"Step {report['step']}/{self.total_steps}: "
-                f"training loss={report['loss']:.4f}",
-                step=report["step"],
-                data=report,
-                durable=True,
-            )
-        )
