@@ -102,11 +102,8 @@ class Trainer:
         clock = StepClock(self.work, self._links)
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
-        way, owed, straight_on = (
-            self._way(),
-            self._pending is not None,
-            self._goes_straight_on(step),
-        )
+        way, owed = self._way(), self._pending is not None
+        straight_on = self._goes_straight_on(step)
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -148,8 +145,7 @@ class Trainer:
         self._emit_report(done.to_dict())
         self._truth.tell(done)
         self._links = clock.links if straight_on else None
-        visits = [(visit.phase, times) for visit, times in outcome.times]
-        self._pictures.tell(done, visits, clock.moved, started=clock.started)
+        self._pictures.tell(done, outcome.times, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
