@@ -13,7 +13,7 @@ from headrace.storage import LinkStats
 
 from .pipeline import VisitTimes
 from .report import StepReport
-from .visits import Phase
+from .visits import Phase, Visit
 
 FILE_NAME = "timeline.json"
 LEAST_SECONDS = 1.0  # between two pictures
@@ -33,19 +33,20 @@ class StepPictures:
     def tell(
         self,
         report: StepReport,
-        visits: Sequence[tuple[Phase, VisitTimes]],
+        times: Sequence[tuple[Visit, VisitTimes]],
         links: Callable[[], Mapping[str, LinkStats]],
         *,
         started: float,
     ) -> None:
         """Write the step down, unless the last one is not a second old.
 
-        `visits` are phase and times of each in order; `links` tells what crossed each link in the
+        `times` are those of its visits in order; `links` tells what crossed each link in the
         step, which began at `started` on the monotonic clock.
         """
         if monotonic() - self._written_at < LEAST_SECONDS:
             return
         self._written_at = monotonic()
+        visits = [(visit.phase, one) for visit, one in times]
         part = self._path.with_suffix(".part")
         part.write_text(json.dumps(picture(report, visits, links(), started=started)))
         part.replace(self._path)

@@ -19,7 +19,7 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
-from .report import Emit, Poll, RunEvent, StepReport, StopReason
+from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
@@ -100,11 +100,8 @@ class Trainer:
         clock = self._truth.start()
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
-        way, owed, straight_on = (
-            self._way(),
-            self._pending is not None,
-            self._goes_straight_on(step),
-        )
+        way, owed = self._way(), self._pending is not None
+        straight_on = self._goes_straight_on(step)
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -145,8 +142,7 @@ class Trainer:
         done = report(commit_seconds)
         self.emit(metrics_event(done.to_dict(), self.total_steps))
         self._truth.tell(done, clock, straight_on=straight_on)
-        visits = [(visit.phase, times) for visit, times in outcome.times]
-        self._pictures.tell(done, visits, clock.moved, started=clock.started)
+        self._pictures.tell(done, outcome.times, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:

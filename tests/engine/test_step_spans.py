@@ -66,6 +66,6 @@ def test_a_lane_of_many_pieces_is_thinned_and_keeps_its_extent() -> None:
 def test_a_picture_is_whole_and_not_taken_more_than_once_a_second(tmp_path: Path) -> None:
     pictures = StepPictures(tmp_path)
     for step in (1, 2, 3):
-        pictures.tell(replace(REPORT, step=step), VISITS, dict, started=0.0)
+        pictures.tell(replace(REPORT, step=step), [], dict, started=0.0)
     assert json.loads((tmp_path / "timeline.json").read_text())["step"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["timeline.json"]
