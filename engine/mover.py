@@ -2,8 +2,7 @@
 
 import torch
 
-from .state import STATE, WEIGHTS
-from .visits import Reads, Visit
+from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
 
 
@@ -21,14 +20,12 @@ class Mover:
     def read(self, visit: Visit, slot: RingSlot) -> None:
         """Bring what the visit reads into the slot's device half."""
         slot.ready = None
-        names = self._tensors(visit.reads)
-        if not names:
-            return
         work = self._work
         layout = work.spec.records[visit.record]
-        if layout.name in work.residents:
-            return
         record = work.records[layout.name]
+        names = read_names(work.config, record, visit.reads)
+        if not names or layout.name in work.residents:
+            return
         source = work.homes.get(layout.name)
         if source is None:
             source = slot.host
@@ -89,11 +86,3 @@ class Mover:
             work.transfer.to_device(
                 staging.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
             ).wait()
-
-    def _tensors(self, reads: Reads) -> tuple[str, ...]:
-        if reads == "nothing":
-            return ()
-        if reads == "state":
-            return STATE
-        bf16 = self._work.dtype == torch.bfloat16
-        return WEIGHTS[:1] if bf16 else WEIGHTS

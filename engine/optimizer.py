@@ -1,98 +1,28 @@
-"""AdamW on one record, in place on its four components, as a fixed list of IEEE fp32 operations.
+"""AdamW on one record where it lies, in its format, by the fastest form with the same bits."""
 
-Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in the order of PyTorch's
-AdamW. Every operation rounds once to fp32 (no fused multiply-add) and every scalar is rounded to
-fp32 once, on the host, so that any device that follows IEEE 754 gives the same bits.
-"""
-
-import math
-from dataclasses import asdict, dataclass
-
-import numpy as np
-import torch
 from torch import Tensor
 
-from .config import TrainConfig
-from .state import CHUNK_ELEMENTS, StateViews, join_master, split_master
+from .adamw import AdamScalars, adamw_torch
+from .adamw_compact import adamw_matrices
+from .state import LayerViews, RecordViews
+
+__all__ = ["AdamScalars", "adamw_torch", "adamw_update"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamScalars:
-    """The scalars of one optimizer step, each rounded once to fp32."""
-
-    beta1: float
-    one_minus_beta1: float
-    beta2: float
-    one_minus_beta2: float
-    eps: float
-    decay: float  # 1 - rate * weight_decay
-    step_size: float  # rate / (1 - beta1 ** t)
-    root_scale: float  # 1 / sqrt(1 - beta2 ** t)
-
-    @classmethod
-    def at(cls, update: int, *, learning_rate: float, config: TrainConfig) -> "AdamScalars":
-        """Scalars of the `update`-th update (from 1); skipped steps are not updates."""
-        exact = {
-            "beta1": config.beta1,
-            "one_minus_beta1": 1 - config.beta1,
-            "beta2": config.beta2,
-            "one_minus_beta2": 1 - config.beta2,
-            "eps": config.eps,
-            "decay": 1 - learning_rate * config.weight_decay,
-            "step_size": learning_rate / (1 - config.beta1**update),
-            "root_scale": 1 / math.sqrt(1 - config.beta2**update),
-        }
-        return cls(**{name: float(np.float32(value)) for name, value in exact.items()})
-
-
-def adamw_update(state: StateViews, grad: Tensor, factor: Tensor, scalars: AdamScalars) -> None:
+def adamw_update(state: RecordViews, grad: Tensor, factor: Tensor, scalars: AdamScalars) -> None:
     """Update weights and moments in place with `grad * factor`.
 
-    `grad` is flat fp32 or bf16 of the components' length; `factor` an fp32 scalar on its device.
+    `grad` is flat fp32 or bf16 of the record's length; `factor` an fp32 scalar on its device.
     On CUDA one Triton kernel does the same operations in one pass.
     """
+    if isinstance(state, LayerViews):
+        count = state.matrices.hi.numel()
+        adamw_matrices(state.matrices, grad[:count], factor, scalars)
+        state, grad = state.vectors, grad[count:]
     if grad.device.type == "cuda":
         from .triton_kernels import adamw_triton
 
         parts = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq)
-        adamw_triton(*parts, grad, factor, asdict(scalars))
+        adamw_triton(*parts, grad, factor, scalars.floats())
         return
     adamw_torch(state, grad, factor, scalars)
-
-
-def adamw_torch(state: StateViews, grad: Tensor, factor: Tensor, scalars: AdamScalars) -> None:
-    """The update in plain torch, chunk by chunk: the CPU's way, and the kernel's twin."""
-    chunk = CHUNK_ELEMENTS if grad.device.type == "cpu" else 64 * CHUNK_ELEMENTS
-    master = torch.empty(min(chunk, grad.numel()), dtype=torch.float32, device=grad.device)
-    scratch = torch.empty_like(master)
-    clipped = torch.empty_like(master)
-    tensors = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq, grad)
-    for hi, lo, m, v, g in zip(*(torch.split(tensor, chunk) for tensor in tensors), strict=True):
-        p, t, gc = (buffer[: g.numel()] for buffer in (master, scratch, clipped))
-        gc.copy_(g)
-        gc *= factor
-        join_master(hi, lo, p)
-        p *= scalars.decay
-        torch.mul(gc, scalars.one_minus_beta1, out=t)
-        m *= scalars.beta1
-        m += t
-        torch.mul(gc, gc, out=t)
-        t *= scalars.one_minus_beta2
-        v *= scalars.beta2
-        v += t
-        _sqrt(v, t)
-        t *= scalars.root_scale
-        t += scalars.eps
-        torch.div(m, t, out=t)
-        t *= scalars.step_size
-        p -= t
-        split_master(p, hi, lo)
-
-
-def _sqrt(values: Tensor, out: Tensor) -> None:
-    """Correctly rounded square root. On the CPU numpy's, since torch's may go through a vector
-    library that is off by one unit in the last place here and there."""
-    if values.device.type == "cpu":
-        np.sqrt(values.numpy(), out=out.numpy())
-    else:
-        torch.sqrt(values, out=out)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from .config import TrainConfig
 from .sizes import Placement, Sizes, Tier
+from .state_record import model_state_bytes
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -142,6 +143,7 @@ def _step_seconds(sizes: Sizes, placement: Placement) -> float:
 
     forward = seconds(pass_flops, width, parked)
     backward = seconds(pass_flops * (2 + recomputed), width, parked)
-    update = seconds(0, 26)
+    state = model_state_bytes(spec, sizes.config.state_format) / spec.num_params
+    update = seconds(0, 2 * state + 2)
     slots = 1e-9 * (DEFAULT_SLOTS - placement.num_slots)  # between equals, more slots
     return forward + backward + update + slots

@@ -10,11 +10,11 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.storage import NoSpace, VolumeRoom, fit_store
 
-from .config import ClipWay, TrainConfig
+from .config import ClipWay, StateFormat, TrainConfig
 from .model import ModelSpec
 from .placement import choose_placement
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
-from .state_record import state_record
+from .sizes import MIB, Placement, Sizes, Tier
+from .state_record import model_state_bytes, state_record
 from .visits import Way, link_bytes, step_visits
 
 
@@ -63,6 +63,8 @@ class Plan:
     activation_tier: Literal["device", "host"]
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home in host memory until the update
+    state_format: StateFormat
+    state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
     max_step_tokens: int  # padded tokens of the largest step
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -106,6 +108,8 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
         activation_tier=placement.activation_tier,
         clip_way=_choose_way(config, placement),
         keep_grads=placement.keep_grads,
+        state_format=config.state_format,
+        state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
@@ -177,13 +181,14 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
             "a run needs at least one volume for its state and commits; give --volume PATH"
         )
     try:
-        records = [state_record(one) for one in spec.records]
+        records = [state_record(one, config.state_format) for one in spec.records]
         layout = fit_store(box.rooms(), records, keep_generations=config.keep_commits)
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
             f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{STATE_BYTES_PER_ELEMENT} bytes per parameter): {error}"
+            f"{model_state_bytes(spec, config.state_format) / spec.num_params:.3g} bytes per "
+            f"parameter in state format {config.state_format}): {error}"
         ) from error
 
 

@@ -8,9 +8,9 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
+from .state_record import state_padded_bytes
 
 MIB = 2**20
-STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
@@ -37,6 +37,7 @@ class Sizes:
     config: TrainConfig
     step_tokens: int  # padded tokens of the largest step
     microbatch_tokens: int
+    state_bytes: tuple[int, ...]  # of each record in memory, whole pages
 
     @classmethod
     def of(cls, spec: ModelSpec, config: TrainConfig, longest_row_tokens: int) -> "Sizes":
@@ -47,12 +48,15 @@ class Sizes:
             config=config,
             step_tokens=config.batch_rows * longest_row_tokens,
             microbatch_tokens=rows * longest_row_tokens,
+            state_bytes=tuple(
+                state_padded_bytes(record, config.state_format) for record in spec.records
+            ),
         )
 
     @property
     def slot_bytes(self) -> int:
         """A slot that holds the state of any record."""
-        return max(state_bytes(record) for record in self.spec.records)
+        return max(self.state_bytes)
 
     @property
     def layer_elements(self) -> int:
@@ -141,19 +145,14 @@ class Sizes:
         return copies * self.layer_elements * self.compute_bytes
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(state_bytes(record) for record, home in homes if home == tier)
+        homes = zip(self.state_bytes, placement.tiers, strict=True)
+        return sum(size for size, home in homes if home == tier)
 
     def _gradients(self, placement: Placement, tiers: Sequence[Tier]) -> int:
         if not placement.keep_grads:
             return 0
         homes = zip(self.spec.records, placement.tiers, strict=True)
         return sum(kept_grad_bytes(self.config, record) for record, home in homes if home in tiers)
-
-
-def state_bytes(record: RecordLayout) -> int:
-    """Bytes of a record's state in memory, in whole pages."""
-    return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headrace.storage import RecordSpec
+
 from .config import TrainConfig
-from .model import ModelSpec
+from .model import ModelSpec, RecordLayout
 from .report import LINKS
-from .sizes import STATE_BYTES_PER_ELEMENT, Tier
+from .sizes import Tier
+from .state_record import state_payload_bytes, state_record, weight_names
 
 Way = Literal["serial", "speculative", "deferred"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
@@ -121,9 +124,9 @@ def link_bytes(
     for visit in visits:
         if tiers[visit.record] == "device":
             continue
-        elements = spec.records[visit.record].num_elements
-        read = read_bytes_per_element(config, visit.reads) * elements
-        written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
+        layout = spec.records[visit.record]
+        read = read_bytes(config, layout, visit.reads)
+        written = state_payload_bytes(layout, config.state_format) if visit.writes else 0
         totals["h2d"] += read
         totals["d2h"] += written
         if tiers[visit.record] == "nvme":
@@ -132,7 +135,14 @@ def link_bytes(
     return totals
 
 
-def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
-    """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
-    weights = 2 if config.compute_dtype == "bfloat16" else 4
-    return {"nothing": 0, "weights": weights, "state": STATE_BYTES_PER_ELEMENT}[reads]
+def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:
+    """Payload bytes of a record that a visit reads."""
+    record = state_record(layout, config.state_format)
+    return sum(record.tensor(name).payload_bytes for name in read_names(config, record, reads))
+
+
+def read_names(config: TrainConfig, record: RecordSpec, reads: Reads) -> tuple[str, ...]:
+    """The components that a visit reads."""
+    if reads == "state":
+        return tuple(tensor.name for tensor in record.tensors)
+    return weight_names(record, config.compute_dtype) if reads == "weights" else ()

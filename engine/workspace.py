@@ -27,8 +27,8 @@ from .config import TrainConfig
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import Tier, kept_grad_bytes, state_bytes
-from .state import StateViews, state_record, state_views
+from .sizes import Tier, kept_grad_bytes
+from .state import RecordViews, state_record, state_views
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Workspace:
         self.device = torch.device(config.device)
         self.dtype: torch.dtype = getattr(torch, config.compute_dtype)
         self.records: dict[str, RecordSpec] = {
-            layout.name: state_record(layout) for layout in spec.records
+            layout.name: state_record(layout, config.state_format) for layout in spec.records
         }
         self._stack = ExitStack()
         try:
@@ -87,7 +87,7 @@ class Workspace:
         ]
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
         self.residents: Mapping[str, DeviceSlot] = {
-            layout.name: slab.carve(state_bytes(layout))
+            layout.name: slab.carve(self.records[layout.name].padded_bytes)
             for layout in spec.records
             if tiers[layout.name] == "device"
         }
@@ -97,7 +97,7 @@ class Workspace:
         for grads in self.resident_grads.values():
             grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
         self.homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(state_bytes(layout))
+            layout.name: self.arena.carve(self.records[layout.name].padded_bytes)
             for layout in spec.records
             if tiers[layout.name] == "host"
         }
@@ -132,7 +132,7 @@ class Workspace:
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
 
-    def state(self, layout: RecordLayout, slot: RingSlot) -> StateViews:
+    def state(self, layout: RecordLayout, slot: RingSlot) -> RecordViews:
         """A record's components: at home on the device, or where the reader has put them."""
         place = self.residents.get(layout.name, slot.device)
         return state_views(place, self.records[layout.name])

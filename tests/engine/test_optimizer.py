@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import headrace.engine.optimizer as optimizer
+import headrace.engine.adamw as adamw
 from headrace.engine import TrainConfig
 from headrace.engine.optimizer import AdamScalars, adamw_update
 from headrace.engine.state import StateViews, join_master, split_master
@@ -58,7 +58,7 @@ def test_chunks_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     master, grads = torch.randn(NUM), [torch.randn(NUM) for _ in range(3)]
     whole = _run(master, grads, 0.25)
-    monkeypatch.setattr(optimizer, "CHUNK_ELEMENTS", 333)
+    monkeypatch.setattr(adamw, "CHUNK_ELEMENTS", 333)
     pieces = _run(master, grads, 0.25)
     assert torch.equal(_master(whole), _master(pieces))
     assert torch.equal(whole.exp_avg_sq, pieces.exp_avg_sq)

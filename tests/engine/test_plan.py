@@ -106,7 +106,7 @@ def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, s
     volume = VolumeConfig(path=tmp_path, limit_bytes=needed + slack)
     room = detect_box(device="cpu", volumes=[f"{tmp_path}:{needed + slack}"]).volumes
     box = Box.from_dict(json.loads(json.dumps(asdict(replace(BOX, volumes=room)))))
-    records = [state_record(record) for record in spec.records]
+    records = [state_record(record, "exact") for record in spec.records]
     if slack:
         with pytest.raises(CannotFit, match="of a limit of"):
             make_plan(spec, _config(), longest_row_tokens=16, box=box)
