@@ -12,10 +12,16 @@ from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
 
 if TYPE_CHECKING:
+    from .account import JobSize
+    from .adamw_cpu import CpuKernel, cpu_kernel
+    from .advice import nearest_fit, plan_report
     from .bench import bench_step
     from .box import available_memory, detect_box
+    from .box_file import BadBoxFile, read_box, shipped_boxes
+    from .cores import usable_cores
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
+    from .host_optimizer import measure_cpu_optimizer
     from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
     from .prepare import (
         DataProblem,
@@ -26,13 +32,28 @@ if TYPE_CHECKING:
         check_rows,
         prepare_dataset,
     )
+    from .rates import Prices, Rates
     from .run import run_job
+    from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .tokenizer import load_tokenizer, prepare_model
     from .weights import export_store
 
 _HOMES = {
+    "CpuKernel": "adamw_cpu",
+    "cpu_kernel": "adamw_cpu",
+    "measure_cpu_optimizer": "host_optimizer",
+    "usable_cores": "cores",
+    "JobSize": "account",
+    "nearest_fit": "advice",
+    "plan_report": "advice",
+    "BadBoxFile": "box_file",
+    "read_box": "box_file",
+    "shipped_boxes": "box_file",
+    "Prices": "rates",
+    "Rates": "rates",
+    "compare_schemes": "schemes",
     "SHAPES": "shapes",
     "available_memory": "box",
     "bench_step": "bench",
@@ -65,12 +86,15 @@ _HOMES = {
 }
 
 __all__ = [
+    "BadBoxFile",
     "Box",
     "CannotFit",
+    "CpuKernel",
     "DataProblem",
     "DataReport",
     "DemoData",
     "FormCheck",
+    "JobSize",
     "LinkReport",
     "ModelError",
     "ModelSpec",
@@ -78,12 +102,14 @@ __all__ = [
     "OUTCOME_OF",
     "ParamSpec",
     "Plan",
+    "Prices",
+    "Rates",
     "RecordLayout",
     "RowFile",
     "RowIndex",
     "RunEvent",
-    "SHAPES",
     "RunResult",
+    "SHAPES",
     "SettingsChanged",
     "StateLost",
     "StepReport",
@@ -94,18 +120,26 @@ __all__ = [
     "available_memory",
     "bench_step",
     "check_rows",
+    "compare_schemes",
+    "cpu_kernel",
     "detect_box",
     "export_store",
     "fit_microbatch_rows",
     "load_tokenizer",
     "make_plan",
+    "measure_cpu_optimizer",
+    "nearest_fit",
     "num_steps",
+    "plan_report",
     "prepare_dataset",
     "prepare_model",
+    "read_box",
     "read_model_spec",
     "run_job",
     "shape_spec",
+    "shipped_boxes",
     "source_dtype",
+    "usable_cores",
     "write_demo_data",
 ]
 

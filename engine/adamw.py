@@ -28,8 +28,8 @@ class AdamScalars:
     decay: float  # 1 - rate * weight_decay
     step_size: float  # rate / (1 - beta1 ** t)
     root_scale: float  # 1 / sqrt(1 - beta2 ** t)
-    seed: int
-    update: int
+    seed: int = 0
+    update: int = 0
 
     @classmethod
     def at(cls, update: int, *, learning_rate: float, config: TrainConfig) -> "AdamScalars":

@@ -21,26 +21,24 @@ from .state import CHUNK_ELEMENTS, UPPER_BITS, MatrixViews, join_master, rest_bi
 from .state_record import BLOCK_ELEMENTS
 
 
-def adamw_matrices(state: MatrixViews, grad: Tensor, factor: Tensor, scalars: AdamScalars) -> None:
-    """Update weights and moments in place with `grad * factor`.
-
-    `grad` is flat fp32 or bf16 of the matrices' length; `factor` an fp32 scalar on its device.
-    """
-    adamw_matrices_torch(state, grad, factor, scalars)
-
-
 def adamw_matrices_torch(
     state: MatrixViews,
     grad: Tensor,
     factor: Tensor,
     scalars: AdamScalars,
     *,
+    span: tuple[int, int] | None = None,
     chunk: int = CHUNK_ELEMENTS,
 ) -> None:
-    """The update in plain torch, `chunk` elements (whole blocks) at a time."""
+    """Update weights and moments in place with `grad * factor`, in plain torch.
+
+    `grad` is flat fp32 or bf16 of the matrices' length; `factor` an fp32 scalar on its device.
+    Elements of `span` alone, `chunk` of them at a time; both are whole blocks.
+    """
     key = RoundingKey.of(scalars.seed, scalars.update, state.record)
-    for start in range(0, grad.numel(), chunk):
-        stop = min(start + chunk, grad.numel())
+    first, last = span or (0, grad.numel())
+    for start in range(first, last, chunk):
+        stop = min(start + chunk, last)
         places = torch.arange(start, stop, device=grad.device).to(torch.int32)
         piece = _piece(state, start, stop)
         _update_piece(piece, grad[start:stop].float() * factor, random_words(key, places), scalars)

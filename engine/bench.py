@@ -1,8 +1,9 @@
 """Timing of the step alone, over random weights and random tokens: no model files are needed."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,11 +21,28 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
-from .run import describe, deterministic
+from .run import describe, deterministic, keep_compiled
 from .state import clear_state, state_record, write_weights
 from .step import StepInputs, StepOutcome, train_step
-from .visits import update_visit
+from .visits import Way, update_visit
 from .workspace import Workspace
+
+Around = Callable[[int], AbstractContextManager[None]]
+
+
+def _nothing_around(step: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timing:
+    """What is timed: the steps' data, how many, and what surrounds them."""
+
+    tokens_per_row: int
+    num_steps: int
+    seed: int
+    commit: bool
+    around: Around
 
 
 def bench_step(
@@ -37,20 +55,27 @@ def bench_step(
     num_steps: int = 3,
     seed: int = 0,
     commit: bool = True,
+    around: Around = _nothing_around,
 ) -> dict[str, Any]:
     """Time `num_steps` steps (after one that warms up) for each number of slots.
 
     The first entry of `slots` that is 1 gives each stage's own seconds, since nothing overlaps
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and
     `serial_seconds` the sum of all. Times are medians over the steps, in seconds; bytes are
-    payload per step. `commit=False` leaves the commits out, as `durability none` would.
+    payload per step. `commit=False` leaves the commits out (durability none). `around` is entered
+    around each step, the one that warms up being number 0.
     """
+    keep_compiled(config)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         where = list(volumes or [VolumeConfig(path=Path(scratch))])
-        runs = {
-            count: _time_slots(config, spec, where, count, tokens_per_row, num_steps, seed, commit)
-            for count in slots
-        }
+        timing = _Timing(
+            tokens_per_row=tokens_per_row,
+            num_steps=num_steps,
+            seed=seed,
+            commit=commit,
+            around=around,
+        )
+        runs = {count: _time_slots(config, spec, where, count, timing) for count in slots}
     result: dict[str, Any] = {
         "num_params": spec.num_params,
         "tokens_per_step": config.batch_rows * tokens_per_row,
@@ -76,16 +101,14 @@ def _time_slots(
     spec: ModelSpec,
     volumes: Sequence[VolumeConfig],
     num_slots: int,
-    tokens_per_row: int,
-    num_steps: int,
-    seed: int,
-    commit: bool,
+    timing: _Timing,
 ) -> dict[str, Any]:
+    commit = timing.commit
     config = replace(config, num_slots=num_slots)
     box = detect_box(device=config.device, volumes=[str(volume.path) for volume in volumes])
     if not commit:  # what lives above NVMe then needs no room on it
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
-    plan = make_plan(spec, config, longest_row_tokens=tokens_per_row, box=box)
+    plan = make_plan(spec, config, longest_row_tokens=timing.tokens_per_row, box=box)
     name = f"bench-{num_slots}"
     TensorStore.remove(volumes, name=name)
     stored = [
@@ -102,11 +125,11 @@ def _time_slots(
         ):
             mover = Mover(work)
             store.begin(0)
-            fill_random(work, mover, seed)
+            fill_random(work, mover, timing.seed)
             if commit:
                 mover.flush_homes()
             store.commit({})
-            return _time_steps(work, mover, tokens_per_row, num_steps, seed, commit)
+            return _time_steps(work, mover, timing)
     finally:
         TensorStore.remove(volumes, name=name)
 
@@ -130,48 +153,85 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
         mover.write(update_visit(i), slot)
 
 
-def _time_steps(
-    work: Workspace, mover: Mover, tokens_per_row: int, num_steps: int, seed: int, commit: bool
-) -> dict[str, Any]:
+def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any]:
     config = work.config
-    generator = torch.Generator().manual_seed(seed + 1)
+    generator = torch.Generator().manual_seed(timing.seed + 1)
     outcomes: list[StepOutcome] = []
-    seconds: list[float] = []
-    links: list[Mapping[str, Any]] = []
-    way = "speculative" if work.plan.clip_way == "auto" else work.plan.clip_way
+    steps: list[_Timed] = []
     pending: PendingUpdate | None = None
-    for step in range(1, num_steps + 2):
-        batches = _random_batches(work, tokens_per_row, generator)
+    for step in range(1, timing.num_steps + 2):
+        batches = _random_batches(work, timing.tokens_per_row, generator)
         before = {**work.store.stats().links, **work.transfer.stats()}
-        started = perf_counter()
-        work.store.begin(step)
-        inputs = StepInputs(
-            microbatches=batches,
-            scalars=AdamScalars.at(step, learning_rate=config.learning_rate, config=config),
-            way=way,
-            last_norm=None,
-            pending=pending,
-        )
-        outcomes.append(train_step(work, mover, inputs))
-        pending = outcomes[-1].pending
-        if commit and pending is not None:
-            sweep(work, mover, pending)
-            pending = None
-        seconds.append(perf_counter() - started)
+        with timing.around(step - 1):
+            started = perf_counter()
+            work.store.begin(step)
+            inputs = StepInputs(
+                microbatches=batches,
+                scalars=AdamScalars.at(step, learning_rate=config.learning_rate, config=config),
+                way=_way(work, outcomes),
+                last_norm=None,
+                pending=pending,
+            )
+            outcomes.append(train_step(work, mover, inputs))
+            pending = outcomes[-1].pending
+            if timing.commit and pending is not None:
+                sweep(work, mover, pending)
+                pending = None
+            seconds = perf_counter() - started
         after = {**work.store.stats().links, **work.transfer.stats()}
-        links.append({link: (after[link] - before[link]).payload_bytes for link in after})
-        if commit:
-            mover.flush_homes()
-            work.store.commit({})
+        steps.append(
+            _Timed(
+                way=inputs.way,
+                seconds=seconds,
+                commit_seconds=_commit(work, mover) if timing.commit else 0.0,
+                link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
+            )
+        )
+    return _run_result(work, outcomes, steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """One step: how its updates were made, how long it took, and what it moved."""
+
+    way: Way
+    seconds: float
+    commit_seconds: float
+    link_bytes: dict[str, int]
+
+
+def _way(work: Workspace, outcomes: Sequence[StepOutcome]) -> Way:
+    """As in training: bet on no clipping when the last step was not clipped."""
+    if work.plan.clip_way == "auto":
+        return "serial" if outcomes and outcomes[-1].clipped else "speculative"
+    return work.plan.clip_way
+
+
+def _commit(work: Workspace, mover: Mover) -> float:
+    """Commit what a step wrote; seconds."""
+    started = perf_counter()
+    mover.flush_homes()
+    work.store.commit({})
+    return perf_counter() - started
+
+
+def _run_result(
+    work: Workspace, outcomes: Sequence[StepOutcome], steps: Sequence[_Timed]
+) -> dict[str, Any]:
+    timed = steps[1:]
     return {
-        "step_seconds": median(seconds[1:]),
-        "all_step_seconds": seconds,
+        "step_seconds": median(step.seconds for step in timed),
+        "all_step_seconds": [step.seconds for step in steps],
+        "warm_seconds": steps[0].seconds,
+        "commit_seconds": median(step.commit_seconds for step in timed),
+        "ways": [step.way for step in timed],
         "passes": _passes(outcomes[1:]),
         "stall_read_seconds": median(
             sum(t.stall_read for _, t in outcome.times) for outcome in outcomes[1:]
         ),
-        "link_bytes": links[-1],
+        "link_bytes": steps[-1].link_bytes,
         "plan": describe(work.plan),
+        "placement": work.plan.to_dict(),
         "loss": outcomes[-1].loss_sum / max(1, outcomes[-1].num_trained),
     }
 

@@ -1,12 +1,14 @@
 """What this machine has: device memory, host memory within cgroup limits, room on the volumes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import psutil
 
-from headrace.storage import VolumeConfig, measure_rooms, tightest_group
+from headrace.storage import VolumeConfig, measure_rooms, read_calibration, tightest_group
 
 from .plan import Box
+from .rates import Rates, VolumeRates, default_rates
 
 # What the machine keeps for everything else when no budget is given.
 _HOST_SHARE = 0.8
@@ -16,18 +18,35 @@ _DEVICE_SHARE = 0.9
 def detect_box(*, device: str, volumes: Sequence[str] = ()) -> Box:
     """Measure this machine for `device` ("cpu" or "cuda") and `volumes` ("PATH[:BYTES]")."""
     host = int(available_memory() * _HOST_SHARE)
-    rooms = {
-        room.path: room for room in measure_rooms([VolumeConfig.parse(text) for text in volumes])
-    }
+    configs = [VolumeConfig.parse(text) for text in volumes]
+    rooms = {room.path: room for room in measure_rooms(configs)}
+    rates = known_rates(device, configs)
     if device == "cuda":
         import torch
 
         free, _ = torch.cuda.mem_get_info()
         device_bytes = int(free * _DEVICE_SHARE)
-        return Box(device=device, device_bytes=device_bytes, host_bytes=host, volumes=rooms)
+        return Box(
+            device=device, device_bytes=device_bytes, host_bytes=host, volumes=rooms, rates=rates
+        )
     # On the CPU both tiers are main memory: half for each, unless budgets say otherwise.
     half = host // 2
-    return Box(device=device, device_bytes=half, host_bytes=half, volumes=rooms)
+    return Box(device=device, device_bytes=half, host_bytes=half, volumes=rooms, rates=rates)
+
+
+def known_rates(device: str, volumes: Sequence[VolumeConfig]) -> Rates:
+    """What is known of this machine's speed: its volumes as calibrated, the rest as is usual."""
+    found = {}
+    for volume in volumes:
+        calibration = read_calibration(volume.path)
+        if calibration is not None:
+            slowest = float(volume.throttle_bytes_per_second or "inf")
+            found[str(volume.path)] = VolumeRates(
+                read=min(slowest, calibration.read_bytes_per_second),
+                write=min(slowest, calibration.write_bytes_per_second),
+                mixed=min(slowest, calibration.mixed_bytes_per_second),
+            )
+    return replace(default_rates(device), volumes=found)
 
 
 def available_memory() -> int:

@@ -24,7 +24,14 @@ class LoopState:
     last_norm: float | None = None
     clipped_last: bool = True  # a first step usually clips: do not bet on the contrary
     last_loss: float | None = None
+    last_accuracy: float | None = None
     last_eval_loss: float | None = None
+    last_eval_accuracy: float | None = None
+    # Of the evaluations between steps: the newest one's step, the best loss, how many came since.
+    # Each counts once, also when it is done again after a crash.
+    last_eval_step: int = 0
+    best_eval_loss: float | None = None
+    evals_since_best: int = 0
 
     def to_metadata(
         self, config: TrainConfig, report: dict[str, Any] | None = None

@@ -53,7 +53,11 @@ class TrainConfig:
     # what else happens in the run
     eval_every_steps: int | None = None
     checkpoint_every_steps: int | None = None
+    checkpoint_every_minutes: float | None = None
     keep_last: int = 1
+    keep_best: int = 0  # checkpoints of lowest evaluation loss that stay besides the newest
+    early_stop_evals: int | None = None  # end after so many evaluations without a better loss
+    early_stop_delta: float = 0.0  # better means lower by more than this
     export_dtype: ExportDtype = "auto"
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
@@ -64,9 +68,12 @@ class TrainConfig:
     recompute: Recompute = "auto"
     clip_way: ClipWay = "auto"
     commit_every_steps: int = 1
+    commit_every_minutes: float | None = None  # also when so long has passed since the last one
     keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
+    compile_cache: str | None = None  # directory of compiled layers; None: torch's, a temporary one
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
     max_bytes_written: int | None = None  # pause before the volumes have taken more than this
+    max_wear_share: float | None = None  # refuse a run that takes more of the drives' rated life
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -79,13 +86,20 @@ class TrainConfig:
                      "commit_every_steps"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; wanted at least 1")
-        if self.keep_commits < 0:
-            raise ValueError(f"keep_commits is {self.keep_commits}; wanted 0 or more")
+        for name in ("keep_commits", "keep_best", "early_stop_delta"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; wanted 0 or more")
+        for name in ("commit_every_minutes", "checkpoint_every_minutes"):
+            minutes = getattr(self, name)
+            if minutes is not None and not minutes > 0:
+                raise ValueError(f"{name} is {minutes}; wanted more than 0, or nothing")
         for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots",
-                     "max_bytes_written"):  # fmt: skip
+                     "max_bytes_written", "early_stop_evals"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+        if self.max_wear_share is not None and not self.max_wear_share > 0:
+            raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +11,7 @@ import torch
 
 from headrace.storage import NoSpace, sync_directory
 
+from .families import FAMILIES
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .model_files import INDEX_FILE, ModelError, file_inside
 from .shards import DTYPE_CODES, Shard, index_of, plan_shards
@@ -120,10 +121,14 @@ def _write_values(
 
 
 def _config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
-    """The model's own config with the dtype of the export, under the key that it already uses."""
-    config: Mapping[str, Any] = spec.config
+    """The model's own config with the dtype of the export, under the key that it already uses.
+
+    `auto_map` names code beside the source's config that no export carries and nothing here ran.
+    """
+    config = {key: value for key, value in spec.config.items() if key != "auto_map"}
     keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
-    return {"architectures": ["LlamaForCausalLM"], **config, **dict.fromkeys(keys, dtype)}
+    architectures = [FAMILIES[spec.family].architecture]
+    return {"architectures": architectures, **config, **dict.fromkeys(keys, dtype)}
 
 
 def _copy_assets(assets_dir: Path, directory: Path) -> None:

@@ -81,14 +81,15 @@ class ForwardCompute:
         rows = self.work.table_rows(layout, self.work.table)
         rows.copy_(self._weights(layout, slot).view_as(rows))
         if layout is self.work.spec.of_kind("embedding")[-1]:
-            self.hidden = [torch.nn.functional.embedding(ids, self.work.table) for ids in self.ids]
+            self.hidden = [self.work.module.embed(ids, self.work.table) for ids in self.ids]
 
     _load_head = _load_table
 
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
         weights = param_views(self._weights(layout, slot), layout)
+        module = self.work.module
         for i, hidden in enumerate(self.hidden):
-            self.hidden[i] = self.work.module.forward_only(weights, hidden, self.positions[i])
+            self.hidden[i] = module.forward_only(layout, weights, hidden, self.positions[i])
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
         for hidden, targets in zip(self.hidden, self.targets, strict=True):

@@ -7,10 +7,10 @@ from math import pi
 from pathlib import Path
 from typing import Any
 
-from .families import FAMILIES, unknown_family
+from .families import unknown_family
 from .gguf_header import GgufHeader, read_gguf_header
-from .llama import EMBEDDING, HEAD, NORM, llama_spec
-from .model import ModelSpec
+from .llama import llama_spec
+from .model import EMBEDDING, HEAD, NORM, ModelSpec
 from .model_files import ModelError
 from .tensor_table import TensorEntry, check_tensors
 
@@ -75,8 +75,11 @@ def gguf_config(header: GgufHeader) -> dict[str, Any]:
     """A config.json for the model, as transformers' LlamaConfig reads it."""
     values, where = header.metadata, header.path
     family = values.get("general.architecture")
-    if family not in FAMILIES:
-        raise unknown_family(f"{where}: its architecture is {family!r}")
+    if family != "llama":
+        raise unknown_family(
+            f"{where}: its architecture is {family!r}; of GGUF files those of llama are read: "
+            f"take the model's safetensors"
+        )
     _check_supported(values, where)
     heads = values.get("llama.attention.head_count")
     config = {

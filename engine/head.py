@@ -66,7 +66,8 @@ def head_loss(
     rows = hidden.reshape(-1, hidden.shape[-1])
     for chunk, wanted in _chunks(targets, chunk_tokens):
         normed = module.norm(norm_weight, rows[chunk])
-        _loss_and_probabilities(normed @ table.t(), wanted, sums)
+        logits, _ = _capped(normed @ table.t(), module.logit_softcap)
+        _loss_and_probabilities(logits, wanted, sums)
 
 
 def head_backward(
@@ -95,9 +96,12 @@ def head_backward(
         with torch.enable_grad():
             normed = module.norm(weight, inputs)
         flat = normed.detach()
-        logits_grad = _loss_and_probabilities(flat @ table.t(), wanted, sums)
+        logits, slope = _capped(flat @ table.t(), module.logit_softcap)
+        logits_grad = _loss_and_probabilities(logits, wanted, sums)
         logits_grad[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
         logits_grad *= loss_scale
+        if slope is not None:
+            logits_grad *= slope
         logits_grad = logits_grad.to(flat.dtype)
         _accumulate_table_grad(table_grad, logits_grad, flat)
         grads = torch.autograd.grad(normed, [inputs, weight], logits_grad @ table)
@@ -111,6 +115,15 @@ def _chunks(targets: Targets, size: int) -> list[Targets]:
     if positions.numel() == 0:
         return []
     return list(zip(torch.split(positions, size), torch.split(wanted, size), strict=True))
+
+
+def _capped(logits: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+    """The logits bounded as softcap * tanh(logits / softcap), and the slope of that; both fp32."""
+    if softcap is None:
+        return logits, None
+    bent = logits.float().div_(softcap).tanh_()
+    slope = 1 - bent.square()
+    return bent.mul_(softcap), slope
 
 
 def _loss_and_probabilities(logits: Tensor, targets: Tensor, sums: LossSums) -> Tensor:

@@ -1,24 +1,21 @@
 """Forward and backward of one resident layer: transformers' own module, bound to slot views."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
-from transformers.models.llama.modeling_llama import (
-    LlamaDecoderLayer,
-    LlamaRMSNorm,
-    LlamaRotaryEmbedding,
-)
 
 from .config import Compile
+from .families import FAMILIES
 from .hf_config import build_config
-from .model import ModelSpec, RecordLayout
-
-_LAYER_PREFIX = "model.layers."
+from .masks import causal_mask
+from .model import LAYERS, LayerKind, ModelSpec, RecordLayout
 
 Weights = Mapping[str, Tensor]
+Positions = Mapping[str, tuple[Tensor, Tensor]]  # by kind of layer: rotary cosines and sines
 
 
 def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
@@ -33,16 +30,16 @@ def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
 
 def _short_name(name: str) -> str:
     """`model.layers.3.mlp.up_proj.weight` -> `mlp.up_proj.weight`; others keep their last part."""
-    if name.startswith(_LAYER_PREFIX):
-        return name.removeprefix(_LAYER_PREFIX).split(".", 1)[1]
+    if name.startswith(LAYERS):
+        return name.removeprefix(LAYERS).split(".", 1)[1]
     return name.rsplit(".", 1)[-1]
 
 
 class LayerModule:
-    """The decoder layer and the final norm of a model, built once without memory of their own.
+    """The decoder layers of each kind and the final norm of a model, without memory of their own.
 
     Rows are padded on the right and attention is causal, so no real token can attend to padding
-    and no attention mask is needed; padded positions compute values that nothing reads.
+    and nothing need mask it; padded positions compute values that nothing reads.
     """
 
     def __init__(
@@ -53,35 +50,82 @@ class LayerModule:
         dtype: torch.dtype,
         compile: Compile = "off",
     ) -> None:
-        config = build_config(spec, dtype=dtype)
-        config._attn_implementation = "sdpa"
-        with torch.device("meta"):
-            self._layer = LlamaDecoderLayer(config, layer_idx=0)
-            self._norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        for module in (self._layer, self._norm):
-            module.requires_grad_(False)
-            module.eval()
-        self._rotary = LlamaRotaryEmbedding(config).to(device)
+        self._family = FAMILIES[spec.family]
+        self._classes = import_module(
+            f"transformers.models.{self._family.module}.modeling_{self._family.module}"
+        )
+        self._config = build_config(spec, dtype=dtype)
+        # PyTorch's fused attention knows no softcap.
+        self._config._attn_implementation = "eager" if spec.attention_softcap else "sdpa"
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
-        self._call: Callable[..., Tensor] = self._apply
-        if self._compiled:
-            self._call = torch.compile(self._apply, dynamic=compile == "dynamic")
+        layers = spec.of_kind("layer")
+        self._kinds = {
+            layout.name: kind for layout, kind in zip(layers, spec.layer_kinds, strict=True)
+        }
+        self._calls: dict[str, Callable[..., Tensor]] = {}
+        for i, kind in enumerate(spec.layer_kinds):
+            if kind.name not in self._calls:
+                self._calls[kind.name] = self._build(kind, i, compile)
+        norm = self._class("RMSNorm")
+        with torch.device("meta"):
+            self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
+        self.logit_softcap = spec.logit_softcap
+        # The scale itself is of the compute dtype: 55.5 rather than 55.4256 in bfloat16.
+        self.embedding_scale = float(torch.tensor(spec.embedding_scale).to(dtype))
 
-    def positions(self, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """Rotary cosines and sines of positions 0 … num_tokens - 1, shape (1, tokens, head)."""
+    def _class(self, name: str) -> Any:
+        return getattr(self._classes, self._family.prefix + name)
+
+    def _build(self, kind: LayerKind, index: int, compile: Compile) -> Callable[..., Tensor]:
+        """What computes a layer of that kind, whose first one has the index."""
+        with torch.device("meta"):
+            layer = _frozen(self._class("DecoderLayer")(self._config, layer_idx=index))
+        # Only transformers' own arithmetic wants a mask where plain causality is all there is.
+        explicit = self._config._attn_implementation == "eager"
+
+        def apply(weights: dict[str, Tensor], hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            mask = causal_mask(hidden, kind.window, additive=explicit)
+            arguments: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": mask}
+            output = functional_call(layer, weights, (hidden,), arguments)
+            assert isinstance(output, Tensor)
+            return output
+
+        return torch.compile(apply, dynamic=compile == "dynamic") if self._compiled else apply
+
+    def positions(self, num_tokens: int) -> Positions:
+        """Rotary cosines and sines of positions 0 … num_tokens - 1, shape (1, tokens, head).
+
+        The rotary module is made anew: one that stretches with the longest row it has seen would
+        make the result depend on what came before, and so on where a run was resumed.
+        """
+        rotary = self._class("RotaryEmbedding")(self._config).to(self._device)
         position_ids = torch.arange(num_tokens, device=self._device)[None]
         like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
-        cos, sin = self._rotary(like, position_ids)
-        return cos, sin
+        if self._family.rope_per_kind:
+            return {kind: rotary(like, position_ids, kind) for kind in self._calls}
+        return dict.fromkeys(self._calls, rotary(like, position_ids))
 
-    def forward(self, weights: Weights, hidden: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Output of the layer for `hidden`, shape (rows, tokens, hidden)."""
-        return self._call(dict(weights), hidden, *positions)
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        """Input of the first layer, (rows, tokens, hidden); `table` is (vocabulary, hidden)."""
+        hidden = nn.functional.embedding(ids, table)
+        return hidden if self.embedding_scale == 1 else hidden * self.embedding_scale
+
+    def embed_grad(self, grad: Tensor) -> Tensor:
+        """Gradient of the table's rows, fp32, (tokens, hidden), given that of embed's output."""
+        rows = grad.reshape(-1, grad.shape[-1]).float()
+        return rows if self.embedding_scale == 1 else rows * self.embedding_scale
+
+    def forward(
+        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+    ) -> Tensor:
+        """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden)."""
+        kind = self._kinds[layout.name].name
+        return self._calls[kind](dict(weights), hidden, *positions[kind])
 
     def forward_only(
-        self, weights: Weights, hidden: Tensor, positions: tuple[Tensor, Tensor]
+        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
     ) -> Tensor:
         """The same output, to the bit, with nothing saved for a backward pass.
 
@@ -90,24 +134,21 @@ class LayerModule:
         """
         if not self._compiled:
             with torch.no_grad():
-                return self.forward(weights, hidden, positions)
+                return self.forward(layout, weights, hidden, positions)
         with torch.enable_grad():
             inputs = own_version(hidden).requires_grad_()
-            return self.forward(trainable(weights), inputs, positions).detach()
-
-    def _apply(
-        self, weights: dict[str, Tensor], hidden: Tensor, cos: Tensor, sin: Tensor
-    ) -> Tensor:
-        arguments: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": None}
-        output = functional_call(self._layer, weights, (hidden,), arguments)
-        assert isinstance(output, Tensor)
-        return output
+            return self.forward(layout, trainable(weights), inputs, positions).detach()
 
     def norm(self, weight: Tensor, hidden: Tensor) -> Tensor:
         """The model's final norm, applied to the last dimension."""
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
+
+
+def _frozen(module: nn.Module) -> nn.Module:
+    """Nothing of the module itself is trained: its weights are given to each call."""
+    return module.requires_grad_(False).eval()
 
 
 def own_version(view: Tensor) -> Tensor:

@@ -10,6 +10,12 @@ COMPONENT_ALIGNMENT = 2048  # a component of that many bfloat16 elements fills w
 
 RecordKind = Literal["embedding", "layer", "norm", "head"]
 
+# The checkpoint's names, the same in every family that is known here.
+EMBEDDING = "model.embed_tokens.weight"
+NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+LAYERS = "model.layers."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamSpec:
@@ -56,12 +62,26 @@ class RecordLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind:
+    """What layers of one model may differ in: how far back a token attends.
+
+    `name` is transformers' (an entry of `layer_types`); `window` counts the tokens that a token
+    attends to, itself included; None: all up to itself.
+    """
+
+    name: str
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A supported model, from its config alone.
 
     `config` is the checkpoint's config.json as read. `records` is in order: `embed.0` …, then
     `layers.0` …, `norm`, and, when the head is not tied to the embedding, `head.0` …. Tables are
     cut into pieces of whole rows, so that no record is larger than `max_record_elements`.
+    `layer_kinds` has one entry a layer. Embeddings are multiplied by `embedding_scale`; a softcap
+    c bounds scores x of the attention, or the logits, as c * tanh(x / c).
     """
 
     family: str
@@ -75,7 +95,11 @@ class ModelSpec:
     vocab_size: int
     max_positions: int
     tied: bool
+    layer_kinds: tuple[LayerKind, ...]
     records: tuple[RecordLayout, ...]
+    embedding_scale: float = 1.0
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
 
     @property
     def num_params(self) -> int:

@@ -1,9 +1,10 @@
-"""AdamW on one record where it lies, in its format, by the fastest form with the same bits."""
+"""AdamW on one record where it lies: Triton on the GPU, every core on the CPU, the same bits."""
 
 from torch import Tensor
 
 from .adamw import AdamScalars, adamw_torch
-from .adamw_compact import adamw_matrices
+from .adamw_compact import adamw_matrices_torch
+from .adamw_cpu import adamw_cpu
 from .state import LayerViews, RecordViews
 
 __all__ = ["AdamScalars", "adamw_torch", "adamw_update"]
@@ -13,16 +14,16 @@ def adamw_update(state: RecordViews, grad: Tensor, factor: Tensor, scalars: Adam
     """Update weights and moments in place with `grad * factor`.
 
     `grad` is flat fp32 or bf16 of the record's length; `factor` an fp32 scalar on its device.
-    On CUDA one Triton kernel does the same operations in one pass.
+    One pass over memory, by one Triton kernel on CUDA and by fused loops on the CPU's cores.
     """
-    if isinstance(state, LayerViews):
-        count = state.matrices.hi.numel()
-        adamw_matrices(state.matrices, grad[:count], factor, scalars)
-        state, grad = state.vectors, grad[count:]
     if grad.device.type == "cuda":
+        if isinstance(state, LayerViews):
+            count = state.matrices.hi.numel()
+            adamw_matrices_torch(state.matrices, grad[:count], factor, scalars)
+            state, grad = state.vectors, grad[count:]
         from .triton_kernels import adamw_triton
 
         parts = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq)
         adamw_triton(*parts, grad, factor, scalars.floats())
         return
-    adamw_torch(state, grad, factor, scalars)
+    adamw_cpu(state, grad, float(factor), scalars)

@@ -2,37 +2,86 @@
 
 On the CPU both memory tiers are the same memory, so state goes to the host when all of it fits
 and to NVMe otherwise. On a GPU the shares of state and of kept activations on the device are
-searched for the shortest predicted step.
+searched for the shortest step, as the box's rates predict it.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .config import TrainConfig
+from .config import ClipWay, TrainConfig
+from .cost import formula_seconds, step_cost
+from .rates import VolumeRates
 from .sizes import Placement, Sizes, Tier
-from .state_record import model_state_bytes
+from .step_cost import StepModel
+from .visits import Way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
-
-# Rates of a data-centre GPU on PCIe 5, used to weigh one choice against another, not to predict.
-_FLOPS = 500e12
-_LINK_BYTES_PER_SECOND = 50e9
-_NVME_BYTES_PER_SECOND = 5e9
+_NUM_PLAYED = 6  # placements that the formula finds best are played through
+_NVME_GAIN = 0.05  # a drive is worn only for a step that is so much shorter
 
 
 def choose_placement(
-    sizes: Sizes, config: TrainConfig, *, device_limit: int, host_limit: int
+    model: StepModel, sizes: Sizes, drives: VolumeRates, *, device_limit: int, host_limit: int
 ) -> Placement:
-    """The best placement that fits the limits (bytes); the last resort when none does."""
-    candidates = [
+    """The fastest placement that fits the limits (bytes); the last resort when none does.
+
+    One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
+    """
+    config = sizes.config
+    fitting = [
         placement
         for placement in _candidates(sizes, config, device_limit, host_limit)
         if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
     ]
-    if not candidates:
+    if not fitting:
         return _last_resort(sizes, config)
-    return min(candidates, key=lambda placement: _step_seconds(sizes, placement))
+    best: list[tuple[float, Placement]] = []
+    for streams in (False, True):
+        group = [placement for placement in fitting if ("nvme" in placement.tiers) == streams]
+        if group:
+            best.append(_fastest(model, drives, group))
+    (seconds, chosen), *streamed = best
+    if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
+        return streamed[0][1]
+    return chosen
+
+
+def _fastest(
+    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+) -> tuple[float, Placement]:
+    """Seconds and placement of the shortest step; between equals the first, with more slots."""
+
+    def by_formula(placement: Placement) -> float:
+        way = planned_way(choose_way(model.config, placement))
+        return formula_seconds(model, placement, way, drives)
+
+    def played(placement: Placement) -> float:
+        way = planned_way(choose_way(model.config, placement))
+        return step_cost(model, placement, way, drives).seconds
+
+    finalists = sorted(placements, key=by_formula)[:_NUM_PLAYED]
+    times = [(played(placement), placement) for placement in finalists]
+    return min(times, key=lambda one: (round(one[0], 9), -one[1].num_slots))
+
+
+def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
+    """How the update waits for the norm; `auto` is decided step by step."""
+    if not placement.keep_grads:
+        return "speculative"
+    # Between commits the working state is rewritten in place, so there is nothing to redo from.
+    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
+        return config.clip_way
+    if config.clip_way in ("serial", "deferred"):
+        return config.clip_way
+    # A deferred update reads the state instead of the weights: one read less where it is streamed.
+    streams = set(placement.tiers) != {"device"}
+    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
+
+
+def planned_way(way: ClipWay) -> Way:
+    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
+    return "serial" if way == "auto" else way
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -119,31 +168,3 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         keep_layers=tuple(keep),
         keep_grads=needs_kept_grads(config, tiers),
     )
-
-
-def _step_seconds(sizes: Sizes, placement: Placement) -> float:
-    """A weight for comparing placements: compute and links overlap within each pass."""
-    spec = sizes.spec
-    layers = spec.num_layers
-    pass_flops = 2.0 * spec.num_params * sizes.step_tokens
-    recomputed = 1 - len(placement.keep_layers) / layers
-    link = nvme = 0.0
-    for record, tier in zip(spec.records, placement.tiers, strict=True):
-        link += record.num_elements if tier != "device" else 0
-        nvme += record.num_elements if tier == "nvme" else 0
-    width = sizes.compute_bytes
-    parked = sizes.boundary_bytes if placement.activation_tier == "host" else 0
-
-    def seconds(flops: float, bytes_per_element: float, extra_bytes: float = 0) -> float:
-        return max(
-            flops / _FLOPS,
-            (link * bytes_per_element + extra_bytes) / _LINK_BYTES_PER_SECOND,
-            nvme * bytes_per_element / _NVME_BYTES_PER_SECOND,
-        )
-
-    forward = seconds(pass_flops, width, parked)
-    backward = seconds(pass_flops * (2 + recomputed), width, parked)
-    state = model_state_bytes(spec, sizes.config.state_format) / spec.num_params
-    update = seconds(0, 2 * state + 2)
-    slots = 1e-9 * (DEFAULT_SLOTS - placement.num_slots)  # between equals, more slots
-    return forward + backward + update + slots

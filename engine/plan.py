@@ -10,11 +10,15 @@ from typing import Any, Literal, Self, get_args
 
 from headrace.storage import NoSpace, VolumeRoom, fit_store
 
+from .account import JobSize, Wear
 from .config import ClipWay, StateFormat, TrainConfig
+from .forecast import Forecast, forecast
 from .model import ModelSpec
-from .placement import choose_placement
-from .sizes import MIB, Placement, Sizes, Tier
+from .placement import choose_placement, choose_way, planned_way
+from .rates import Rates, default_rates
+from .sizes import MIB, Sizes, Tier
 from .state_record import model_state_bytes, state_record
+from .step_cost import StepLoad, StepModel
 from .visits import Way, link_bytes, step_visits
 
 
@@ -24,7 +28,7 @@ class CannotFit(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """What a machine has, in bytes.
+    """What a machine has, in bytes, and what it can do a second (`rates`; None: not known).
 
     `volumes` maps each volume's directory to what it has for a new store; a bare number stands
     for a drive of its own with so many bytes free, all of them to be had.
@@ -34,6 +38,7 @@ class Box:
     device_bytes: int
     host_bytes: int
     volumes: Mapping[str, VolumeRoom | int] = field(default_factory=dict)
+    rates: Rates | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -42,7 +47,13 @@ class Box:
             path: VolumeRoom(**room) if isinstance(room, Mapping) else int(room)
             for path, room in values["volumes"].items()
         }
-        return cls(**{**values, "volumes": volumes})
+        rates = values.get("rates")
+        known = None if rates is None else Rates.from_dict(rates)
+        return cls(**{**values, "volumes": volumes, "rates": known})
+
+    def known_rates(self) -> Rates:
+        """The box's own rates, or those of a usual one of its kind."""
+        return self.rates or default_rates(self.device)
 
     def rooms(self) -> list[VolumeRoom]:
         """What each volume has for a new store."""
@@ -70,6 +81,7 @@ class Plan:
     host_bytes: dict[str, int]
     volume_bytes: int
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
+    forecast: Forecast  # what it will take, and wait for
 
     @property
     def total_device_bytes(self) -> int:
@@ -90,23 +102,39 @@ class Plan:
         return {**asdict(self), **totals}
 
 
-def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box) -> Plan:
-    """Decide placement and count bytes; raises CannotFit with the numbers when a tier overflows.
+def make_plan(
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    longest_row_tokens: int,
+    box: Box,
+    job: JobSize | None = None,
+) -> Plan:
+    """Decide placement, count bytes, predict; raises CannotFit with the numbers.
 
-    `longest_row_tokens` is the longest row of the training and evaluation data.
+    `longest_row_tokens` is the longest row of the training and evaluation data. `job`: how long
+    the run is, where that is known; a run that wears the drives more than it may is refused.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
+    job = job or JobSize()
     sizes = Sizes.of(spec, config, longest_row_tokens)
-    placement = choose_placement(sizes, config, device_limit=device_limit, host_limit=host_limit)
+    rates = box.known_rates()
+    drives = rates.drives(list(box.volumes))
+    load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
+    model = StepModel(sizes, rates, load)
+    placement = choose_placement(
+        model, sizes, drives, device_limit=device_limit, host_limit=host_limit
+    )
     tiers, keep = placement.tiers, placement.keep_layers
+    clip_way = choose_way(config, placement)
     plan = Plan(
         num_slots=placement.num_slots,
         slot_bytes=sizes.slot_bytes,
         tiers=tiers,
         keep_layers=keep,
         activation_tier=placement.activation_tier,
-        clip_way=_choose_way(config, placement),
+        clip_way=clip_way,
         keep_grads=placement.keep_grads,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
@@ -118,9 +146,21 @@ def make_plan(spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, 
             way: link_bytes(spec, config, step_visits(spec, tiers, keep, way, pending=True), tiers)
             for way in get_args(Way)
         },
+        forecast=forecast(
+            model,
+            sizes,
+            placement,
+            clip_way,
+            planned_way(clip_way),
+            drives=drives,
+            job=job,
+            device_bytes=device_limit,
+        ),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
-    return replace(plan, volume_bytes=_fit_volumes(spec, config, box))
+    plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box))
+    _check_wear(plan.forecast.wear, config)
+    return plan
 
 
 def fit_microbatch_rows(
@@ -143,19 +183,6 @@ def fit_microbatch_rows(
             rows = rows // 2
 
 
-def _choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
-
-
 def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:
     mib = 1 / MIB
     if plan.total_device_bytes > device_limit:
@@ -172,6 +199,24 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
             + (", or choose clip_mode per_layer or none, which keep no gradients"
                if plan.keep_grads and "host" not in plan.tiers else "")
         )  # fmt: skip
+
+
+def _check_wear(wear: Wear, config: TrainConfig) -> None:
+    limit = config.max_wear_share
+    if limit is None or wear.job_bytes is None:
+        return
+    if wear.share is None:
+        raise CannotFit(
+            f"max_wear_share is {limit:g}, but the rated life of the drives is not known, so it "
+            f"cannot be kept; leave it out and bound the bytes with max_bytes_written instead"
+        )
+    if wear.share > limit:
+        raise CannotFit(
+            f"the job would write {wear.job_bytes / 1e12:.3g} TB, {100 * wear.share:.3g} % of the "
+            f"{(wear.rated_bytes or 0) / 1e12:.4g} TB that the drives are rated for, "
+            f"{100 * limit:.3g} % allowed; give it more tokens a step (batch_rows), fewer steps, "
+            f"more host_bytes, or raise max_wear_share"
+        )
 
 
 def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:

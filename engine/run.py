@@ -48,6 +48,7 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     plan = plan_run(spec, config, data, eval_data, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     run_dir.mkdir(parents=True, exist_ok=True)
+    keep_compiled(config)
     with ExitStack() as stack:
         stack.enter_context(deterministic(config))
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
@@ -198,6 +199,18 @@ def open_or_import(
         TensorStore.remove(volumes, name=name)
         raise
     return store
+
+
+def keep_compiled(config: TrainConfig) -> None:
+    """Have compiled layers and kernels kept in `config.compile_cache`, where one is given.
+
+    A process that finds them there neither compiles nor differentiates a layer again. Torch and
+    Triton read these variables alone, each time they look something up.
+    """
+    if config.compile_cache is not None:
+        folder = Path(config.compile_cache).absolute()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from typing import Any
 from .model import ModelSpec
 from .source import spec_from_config
 
-# Public configurations of the named models; `layers` may shorten them.
+# Public configurations of the named models; `layers` may shorten them. `dense-120b` is no model's:
+# the shape of a Llama at that size.
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": dict(hidden=256, intermediate=1024, heads=4, kv_heads=2, vocab=2048, layers=12),
     "smollm2-135m": dict(
@@ -17,8 +18,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama3-8b": dict(
         hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128256, layers=32
     ),
+    # The sizes of Qwen2.5-14B and -32B, as Llama layers: without biases.
+    "14b": dict(hidden=5120, intermediate=13824, heads=40, kv_heads=8, vocab=152064, layers=48),
+    "32b": dict(hidden=5120, intermediate=27648, heads=40, kv_heads=8, vocab=152064, layers=64),
     "llama3-70b": dict(
         hidden=8192, intermediate=28672, heads=64, kv_heads=8, vocab=128256, layers=80
+    ),
+    "dense-120b": dict(
+        hidden=10240, intermediate=32768, heads=80, kv_heads=8, vocab=128256, layers=96
     ),
 }
 

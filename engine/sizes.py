@@ -8,6 +8,7 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
+from .saved import attention_bytes, norm_bytes
 from .state_record import state_padded_bytes
 
 MIB = 2**20
@@ -38,6 +39,7 @@ class Sizes:
     step_tokens: int  # padded tokens of the largest step
     microbatch_tokens: int
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    row_tokens: int  # the longest row
 
     @classmethod
     def of(cls, spec: ModelSpec, config: TrainConfig, longest_row_tokens: int) -> "Sizes":
@@ -51,6 +53,7 @@ class Sizes:
             state_bytes=tuple(
                 state_padded_bytes(record, config.state_format) for record in spec.records
             ),
+            row_tokens=longest_row_tokens,
         )
 
     @property
@@ -81,7 +84,7 @@ class Sizes:
     @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        return saved_bytes(self.spec, self.config, self.step_tokens)
+        return saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
@@ -101,10 +104,13 @@ class Sizes:
             "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
             "layer_grad": self.layer_elements * (4 + self.compute_bytes),
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": working_bytes(spec, config, self.microbatch_tokens),
+            "layer_activations": working_bytes(
+                spec, config, self.microbatch_tokens, self.row_tokens
+            ),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
-            "loss_chunk": logits * (4 if fp32_compute else 12),
+            # A bounded logit waits with its slope, which is found by way of its square.
+            "loss_chunk": logits * ((4 if fp32_compute else 12) + 8 * bool(spec.logit_softcap)),
             "runtime": RUNTIME_BYTES[config.device],
         }
 
@@ -162,29 +168,33 @@ def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
 
-def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
-    """Bytes that autograd saves in one layer for `num_tokens` tokens.
+def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
+    """Bytes that autograd saves in one layer for `num_tokens` tokens in rows of `row_tokens`.
 
     Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
     the projections, queries, keys, values and attention output, and four intermediates; the
     norms' fp32 copies come on top in bf16 compute. Counted from the decoder layer's graph; a
-    compiled layer saves less, since it recomputes what is cheap.
+    compiled layer saves less, since it recomputes what is cheap. What other families save
+    besides is in saved.py.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
+    attention = attention_bytes(spec, width, row_tokens)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
-        return num_tokens * fused * width
+        return num_tokens * (fused * width + attention)
     elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
     fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
-    return num_tokens * (elements * width + fp32_norms)
+    return num_tokens * (elements * width + fp32_norms + norm_bytes(spec) + attention)
 
 
-def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int) -> int:
+def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
     """Bytes that one layer's forward and backward hold at their peak for a microbatch.
 
-    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors.
+    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
+    and those of attention scores that are not fused.
     """
     width = DTYPE_BYTES[config.compute_dtype]
     under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
-    return saved_bytes(spec, config, num_tokens) + num_tokens * under_way
+    under_way += attention_bytes(spec, width, row_tokens)
+    return saved_bytes(spec, config, num_tokens, row_tokens) + num_tokens * under_way

@@ -45,7 +45,7 @@ def spec_from_config(config: Mapping[str, Any], max_record_elements: int = 0) ->
             "config.json has a quantization_config: quantised weights cannot be trained; "
             "use the original checkpoint, or one converted back to bfloat16"
         )
-    return FAMILIES[family](config, max_record_elements)
+    return FAMILIES[family].spec(config, max_record_elements)
 
 
 def source_dtype(model_dir: Path | str) -> SourceDtype:

@@ -6,7 +6,7 @@ bits: `hi = (kept + half) >> b`, `rest = kept - (hi << b)`, which always fits.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -29,6 +29,7 @@ __all__ = [
     "rest_bits",
     "split_bits",
     "split_master",
+    "state_bytes",
     "state_record",
     "state_views",
     "weight_names",
@@ -107,6 +108,15 @@ def state_views(slot: Slot, record: RecordSpec) -> RecordViews:
         exp_avg_sq_base=views.get("exp_avg_sq_base"),
     )
     return LayerViews(hi, matrices, exact)
+
+
+def state_bytes(state: RecordViews) -> int:
+    """Bytes of all components."""
+    if isinstance(state, LayerViews):
+        tensors = [getattr(state.matrices, field.name) for field in fields(MatrixViews)]
+        held = sum(one.nbytes for one in tensors if isinstance(one, Tensor))
+        return held + state_bytes(state.vectors)
+    return sum(one.nbytes for one in (state.hi, state.lo, state.exp_avg, state.exp_avg_sq))
 
 
 def clear_state(slot: Slot, record: RecordSpec) -> None:

@@ -70,6 +70,16 @@ def model_state_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
     return sum(state_payload_bytes(record, state_format) for record in spec.records)
 
 
+def model_weight_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
+    """Payload bytes of the whole model's weights as they are held."""
+    return sum(
+        DTYPE_BYTES[dtype] * count
+        for record in spec.records
+        for name, dtype, count in components(record, state_format)
+        if name.startswith("weight")
+    )
+
+
 def state_padded_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
     """Bytes of a slot that holds a record: every component in whole pages."""
     return sum(

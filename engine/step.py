@@ -161,7 +161,7 @@ class StepCompute(ForwardCompute):
         for m, hidden in enumerate(self.hidden):
             inputs = hidden.detach().requires_grad_()
             with torch.enable_grad():
-                output = self.work.module.forward(weights, inputs, self.positions[m])
+                output = self.work.module.forward(layout, weights, inputs, self.positions[m])
             graphs.append((inputs, output))
             self.hidden[m] = output.detach()
         self._kept[i] = (weights, graphs)
@@ -205,7 +205,7 @@ class StepCompute(ForwardCompute):
             if graphs is None:
                 inputs = self._activations.fetch(i, m).detach().requires_grad_()
                 with torch.enable_grad():
-                    output = work.module.forward(weights, inputs, self.positions[m])
+                    output = work.module.forward(layout, weights, inputs, self.positions[m])
             else:
                 inputs, output = graphs[m]
             grad_input, *grads = backward(output, inputs, weights, grad)
@@ -224,8 +224,7 @@ class StepCompute(ForwardCompute):
         if not work.spec.tied:
             work.table_grad.zero_()  # the head's gradient has been finished
         for ids, grad in zip(self.ids, self._grad_hidden, strict=True):
-            rows = grad.reshape(-1, grad.shape[-1]).float()
-            work.table_grad.index_add_(0, ids.view(-1), rows)
+            work.table_grad.index_add_(0, ids.view(-1), work.module.embed_grad(grad))
         for piece in work.spec.of_kind("embedding"):
             self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
 

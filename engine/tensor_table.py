@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .llama import EMBEDDING, HEAD
-from .model import ModelSpec
+from .model import EMBEDDING, HEAD, ModelSpec
 from .model_files import ModelError
 
 

@@ -1,18 +1,19 @@
 """The loop of a run: steps, reports, commits, evaluation and checkpoints over one workspace."""
 
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 from headrace.storage import WriteBudgetSpent
 
 from .checkpoint import LoopState
 from .data import Microbatch, TokenDataset, num_steps, step_microbatches
+from .early_stop import judge
 from .errors import NotFinite
 from .evaluation import evaluate
+from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
@@ -22,8 +23,6 @@ from .step import StepInputs, StepOutcome, train_step
 from .step_report import StepClock
 from .visits import Way
 from .workspace import Workspace
-
-Save = Callable[[Path], None]
 
 
 class Trainer:
@@ -46,10 +45,12 @@ class Trainer:
         self.emit = emit
         self.save = save
         self.run_dir = run_dir
+        self.checkpoints = Checkpoints(run_dir, work.config, emit=emit, save=save)
         self.mover = Mover(work)
         self.mover.load_homes()
         self.state = LoopState.of(work.store, work.config)
         self.committed_step = self.state.step
+        self._committed_at = monotonic()
         self.total_steps = num_steps(
             data.num_rows,
             batch_rows=self.config.batch_rows,
@@ -71,7 +72,7 @@ class Trainer:
         if self.state.step < self.total_steps:
             self._evaluate_due()
         self._checkpoint_due()
-        while self.state.step < self.total_steps:
+        while self.state.step < self.total_steps and not self._stops_early():
             reason = poll()
             if reason is not None:
                 self._commit()
@@ -85,6 +86,7 @@ class Trainer:
                 return "pause"
             self._evaluate_due()
             self._checkpoint_due()
+        self._commit()
         return None
 
     def _step(self, step: int) -> None:
@@ -150,12 +152,15 @@ class Trainer:
             last_norm=state.last_norm if outcome.skipped else outcome.grad_norm,
             clipped_last=state.clipped_last if outcome.skipped else outcome.clipped,
             last_loss=outcome.loss_sum / max(1, outcome.num_trained),
+            last_accuracy=outcome.num_correct / max(1, outcome.num_trained),
         )
 
     def _commit_due(self) -> bool:
         step = self.state.step
+        minutes = self.config.commit_every_minutes
+        late = minutes is not None and monotonic() - self._committed_at >= 60 * minutes
         last = step == self.total_steps
-        return last or step - self.committed_step >= self.config.commit_every_steps
+        return last or late or step - self.committed_step >= self.config.commit_every_steps
 
     def _commit(self) -> float:
         """Make the last step durable; the seconds it took (0 when it is already)."""
@@ -167,6 +172,7 @@ class Trainer:
         self.mover.flush_homes()
         self.work.store.commit(self.state.to_metadata(self.config, self._last_report))
         self.committed_step = step
+        self._committed_at = monotonic()
         self._warn_of_drives()
         seconds = perf_counter() - started
         self.emit(
@@ -207,7 +213,9 @@ class Trainer:
         self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
         self._sweep()
         found = evaluate(self.work, self.mover, self.eval_data)
-        self.state = replace(self.state, last_eval_loss=found.loss)
+        self.state = replace(
+            self.state, last_eval_loss=found.loss, last_eval_accuracy=found.token_accuracy
+        )
         self.emit(
             RunEvent(
                 type="eval",
@@ -225,48 +233,26 @@ class Trainer:
         every = self.config.eval_every_steps
         if every and self.state.step % every == 0 and 0 < self.state.step < self.total_steps:
             self.evaluate()
+            self.state = judge(self.state, min_delta=self.config.early_stop_delta)
+
+    def _stops_early(self) -> bool:
+        """Whether the evaluation loss has not become better for as long as the job allows."""
+        patience, since = self.config.early_stop_evals, self.state.evals_since_best
+        if patience is None or since < patience:
+            return False
+        message = (
+            f"stopping early at step {self.state.step} of {self.total_steps}: the best evaluation "
+            f"loss, {self.state.best_eval_loss:.4f}, is {since} evaluations old"
+        )
+        self.emit(RunEvent(type="message", message=message, step=self.state.step))
+        self.total_steps = self.state.step
+        return True
 
     def _checkpoint_due(self) -> None:
-        every = self.config.checkpoint_every_steps
-        step = self.state.step
-        if not every or step == 0 or step % every or step == self.total_steps:
-            return
-        target = self.run_dir / "checkpoints" / f"step-{step}"
-        self._commit()
-        if not target.exists():
-            self.emit(RunEvent(type="phase", message="writing a checkpoint", step=step))
-            self.save(target)
-        # Also for one that is there: who wrote it may have died before it could say so.
-        self.emit(
-            RunEvent(
-                type="checkpoint",
-                message=f"checkpoint of step {step} written",
-                step=step,
-                data={
-                    "path": str(target),
-                    "train_loss": self.state.last_loss,
-                    "eval_loss": self.state.last_eval_loss,
-                },
-                durable=True,
-            )
-        )
-        self._keep_commit()
-        self._drop_old_checkpoints()
-
-    def _keep_commit(self) -> None:
-        """Keep the newest resumable commits that checkpoints were made of."""
-        if self.config.keep_commits:
-            kept = [one.generation for one in self.work.store.commits() if one.kept]
-            newest = sorted({*kept, self.work.store.generation})[-self.config.keep_commits :]
-            self.work.store.keep_only(newest)
-
-    def _drop_old_checkpoints(self) -> None:
-        folder = self.run_dir / "checkpoints"
-        for left in folder.glob(".step-*.removed"):  # by a run that died while it removed it
-            shutil.rmtree(left)
-        steps = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
-        for step in steps[: -self.config.keep_last]:
-            remove_tree(folder / f"step-{step}")
+        if self.checkpoints.due(self.state.step, self.total_steps):
+            self._commit()
+            self.checkpoints.write(self.state)
+            self.checkpoints.keep_commit(self.work.store)
 
     def _warn(self, message: str) -> None:
         self.emit(RunEvent(type="message", level="warn", message=message, step=self.state.step))
@@ -289,10 +275,3 @@ class Trainer:
                 durable=True,
             )
         )
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a checkpoint folder: renamed first, so that a half-removed one is never found."""
-    doomed = path.with_name(f".{path.name}.removed")
-    path.rename(doomed)
-    shutil.rmtree(doomed)

@@ -122,17 +122,22 @@ def link_bytes(
     """Payload bytes of records over each link for these visits (kept gradients not counted)."""
     totals = dict.fromkeys(LINKS, 0)
     for visit in visits:
-        if tiers[visit.record] == "device":
-            continue
-        layout = spec.records[visit.record]
-        read = read_bytes(config, layout, visit.reads)
-        written = state_payload_bytes(layout, config.state_format) if visit.writes else 0
-        totals["h2d"] += read
-        totals["d2h"] += written
-        if tiers[visit.record] == "nvme":
-            totals["nvme_read"] += read
-            totals["nvme_write"] += written
+        for link, moved in visit_bytes(spec, config, visit, tiers[visit.record]).items():
+            totals[link] += moved
     return totals
+
+
+def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) -> dict[str, int]:
+    """Payload bytes of the visited record over each link; `tier` is its home."""
+    if tier == "device":
+        return {}
+    layout = spec.records[visit.record]
+    read = read_bytes(config, layout, visit.reads)
+    written = state_payload_bytes(layout, config.state_format) if visit.writes else 0
+    moved = {"h2d": read, "d2h": written}
+    if tier == "nvme":
+        moved |= {"nvme_read": read, "nvme_write": written}
+    return moved
 
 
 def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from .events import Hub
+from .jobs import JobRecord
 from .journal import Journal
 from .settings import Settings
 
@@ -30,6 +31,10 @@ class Resolved(Protocol):
     @property
     def plan(self) -> dict[str, Any]:
         """The plan, JSON-ready."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What else was settled: dtype, state format, durability, limits and such."""
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -66,7 +71,7 @@ class Daemon(Protocol):
     async def stop_job(self, job_id: str, reason: Literal["cancel", "pause"]) -> None:
         """End or pause a job; one that runs goes on to its next step boundary first."""
 
-    def free_job(self, job_id: str) -> bool:
+    def free_job(self, job: JobRecord) -> bool:
         """Remove an ended job's training state; whether there was any. ApiError: why not."""
 
     def status(self) -> dict[str, Any]:

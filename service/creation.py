@@ -5,12 +5,14 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from .contract import Daemon, Resolved
 from .errors import ApiError
 from .files import require_rows
 from .job_table import Replay
 from .jobs import JobRecord, new_id
+from .origin import Continuation, follow
 from .schemas import CreateJob
 
 
@@ -37,39 +39,55 @@ class Creation:
                     message = "This Idempotency-Key came with another body before."
                     raise ApiError(400, message, code="idempotency_key_reused")
                 return job
-            resolved = await self.resolve(request)
-            job = await journal.call(journal.add_job, _record(request, resolved), replay=replay)
+            body, resolved = await self.resolve(request)
+            job = await journal.call(journal.add_job, _record(body, resolved), replay=replay)
         self._daemon.wake()
         return job
 
-    async def resolve(self, request: CreateJob) -> Resolved:
-        """Settle the request without making a job. ApiError says why it cannot be done."""
+    async def resolve(self, request: CreateJob) -> tuple[dict[str, Any], Resolved]:
+        """Settle the request without making a job: the body that counts, and what it becomes.
+
+        ApiError says why it cannot be done.
+        """
         return await asyncio.to_thread(self._resolve, request)
 
-    def _resolve(self, request: CreateJob) -> Resolved:
+    def _resolve(self, request: CreateJob) -> tuple[dict[str, Any], Resolved]:
+        body = request.body()
+        journal = self._daemon.journal
+        if request.resume_from is not None:
+            origin = follow(body, self._daemon.settings, journal)
+            if isinstance(origin, Continuation):
+                return origin.body, origin
+            body = origin
         for param in ("training_file", "validation_file"):
-            file_id = getattr(request, param)
-            if file_id is not None:
-                require_rows(self._daemon.journal, file_id, param)
-        return self._daemon.resolve(request.body())
+            if body.get(param) is not None:
+                require_rows(journal, body[param], param)
+        return body, self._daemon.resolve(body)
 
 
-def _record(request: CreateJob, resolved: Resolved) -> JobRecord:
+def _record(body: dict[str, Any], resolved: Resolved) -> JobRecord:
+    engine: dict[str, Any] = {
+        "plan": resolved.plan,
+        "settings": resolved.settings,
+        "warnings": list(resolved.warnings),
+    }
+    if isinstance(resolved, Continuation):
+        engine["state_name"] = resolved.state_name
     return JobRecord(
         id=new_id("ftjob-"),
         status="queued",
-        model=request.model,
-        training_file=request.training_file,
-        validation_file=request.validation_file,
-        suffix=request.suffix,
+        model=body["model"],
+        training_file=body["training_file"],
+        validation_file=body.get("validation_file"),
+        suffix=body.get("suffix"),
         seed=resolved.seed,
-        metadata=request.metadata,
+        metadata=body.get("metadata"),
         method=resolved.method,
         hyperparameters=resolved.hyperparameters,
-        request=request.body(),
+        request=body,
         created_at=int(time.time()),
-        engine={"plan": resolved.plan, "warnings": list(resolved.warnings)},
-        priority=request.priority,
+        engine=engine,
+        priority=body.get("priority", 0),
     )
 
 

@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from .events import Hub
 from .files import require_rows
 from .ipc import Telemetry
 from .job_spec import ResolvedJob, Sources, prepare_request, resolve_job
+from .job_state import held_bytes
 from .jobs import JobRecord
 from .journal import Journal
 from .lockfile import LockFile, LockHeld
@@ -115,7 +117,7 @@ class Daemon:
 
     def resolve(self, body: dict[str, Any]) -> ResolvedJob:
         """Settle a create body; ApiError says why it cannot be done. Blocks for some seconds."""
-        return resolve_job(body, self._sources(body), self.site)
+        return resolve_job(body, self._sources(body), self._site_to_come())
 
     def wake(self) -> None:
         """A job was added or resumed: look at the queue."""
@@ -128,12 +130,12 @@ class Daemon:
         self._prepare_loop.give_up(job_id)
         self.wake()
 
-    def free_job(self, job_id: str) -> bool:
+    def free_job(self, job: JobRecord) -> bool:
         """Remove an ended job's training state; whether there was any. ApiError: why not."""
         try:
-            return self._run_loop.free_state(job_id)
+            return self._run_loop.free_state(job)
         except (StoreError, OSError) as error:
-            message = f"The training state of job {job_id} stays: {error}."
+            message = f"The training state of job {job.id} stays: {error}."
             raise ApiError(400, message, code="state_in_use") from error
 
     def status(self) -> dict[str, Any]:
@@ -169,6 +171,13 @@ class Daemon:
                 reasons.append(f"the queue has stopped: {task.exception()}")
         return reasons
 
+    def _site_to_come(self) -> Site:
+        """The site as another job will find it when the running one has given its space back."""
+        lent: dict[str, int] = {}
+        for job in self.journal.jobs(status=["running"], limit=1):
+            lent = held_bytes(self.site.volumes, job.state_name)
+        return replace(self.site, lent=lent)
+
     def _go(self, loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(loop)
         task.add_done_callback(_report_end)
@@ -202,7 +211,7 @@ class Daemon:
         return prepare_request(
             body,
             self._sources(body),
-            self.site,
+            self._site_to_come(),
             job_dir=self.settings.jobs_dir / job.id,
             cache_dir=self.settings.data_dir / "cache",
             after_seq=self.journal.last_worker_seq(job.id),

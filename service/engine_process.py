@@ -14,14 +14,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
+from headrace.storage import VolumeConfig
 
 from .channel import Channel
 from .event_log import EventLog
@@ -30,6 +31,7 @@ from .ipc import Finished, Hello, Run, Stop
 from .lockfile import LockFile
 from .pulse import Pulse, rss_bytes
 from .run_events import describe, failure_event, out_of_space_event, result_event, stopped_early
+from .run_limits import RunLimits
 
 DEFAULT_ENGINE = "headrace.engine:run_job"
 EXIT_RENEW = 75  # a run failed: its leftovers go with the process, a fresh one takes the next job
@@ -116,18 +118,21 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
             events.append(event)
             pulse.note(event)
 
+        limits = RunLimits(None, log=job_dir, places=())
+
         def poll() -> StopReason | None:
             pulse.advance()
-            return commands.stop_reason(run.job_id)
+            return commands.stop_reason(run.job_id) or limits.check(emit)
 
         try:
             config = TrainConfig.from_dict(json.loads(Path(run.spec_path).read_text()))
+            limits = limits_of(config, job_dir, run.limits)
             pulse.start_job(run.job_id, on_cpu=config.device == "cpu")
             emit(RunEvent(type="phase", message="starting"))  # no result is the last word now
             if reason := poll():
                 emit(stopped_early(reason))
                 return 0
-            result = engine(config, run_dir=job_dir, name=run.job_id, emit=emit, poll=poll)
+            result = engine(config, run_dir=job_dir, name=run.state_name, emit=emit, poll=poll)
             emit(result_event(result))
             return 0
         except Exception as error:
@@ -140,6 +145,12 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
         finally:
             pulse.end_job()
             gc.collect()
+
+
+def limits_of(config: TrainConfig, job_dir: Path, limits: Mapping[str, Any] | None) -> RunLimits:
+    """The job's limits, over its volumes and its folder."""
+    volumes = [VolumeConfig.parse(text).path for text in config.volumes]
+    return RunLimits(limits, log=job_dir / "events.jsonl", places=[*volumes, job_dir])
 
 
 def _device_is_lost(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
 
-from .engine_process import DEFAULT_ENGINE, RunJob, load_engine
+from .engine_process import DEFAULT_ENGINE, RunJob, limits_of, load_engine
 from .errors import ApiError, did_you_mean
 from .event_log import EventLog, EventReader
 from .job_spec import Sources, prepare_request, resolve_job, within
@@ -60,6 +60,9 @@ def train_foreground(
     already; whatever the engine raises when the run fails.
     """
     asked = parse_create(body).body()
+    if "resume_from" in asked:
+        message = "resume_from is of a daemon's jobs; here, name the model's directory."
+        raise ApiError(400, message, param="resume_from", code="unsupported_field")
     sources = find_sources(asked, settings, model_path, beside)
     site = Site.of(settings)
     name = job_name(asked, sources, site)
@@ -80,8 +83,13 @@ def train_foreground(
                 emit(event)
 
             run = engine or load_engine(DEFAULT_ENGINE)
+            limits = limits_of(config, job_dir, asked.get("limits"))
+
+            def look() -> StopReason | None:
+                return poll() or limits.check(tell)
+
             try:
-                result = run(config, run_dir=job_dir, name=name, emit=tell, poll=poll)
+                result = run(config, run_dir=job_dir, name=name, emit=tell, poll=look)
             except Exception as error:
                 events.append(failure_event(error))
                 raise

@@ -27,7 +27,7 @@ def is_full(error: BaseException) -> bool:
     cause = getattr(error, "orig", None)  # what SQLAlchemy wraps
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", None) in SQLITE_CODES
-    return isinstance(error, NoSpace)
+    return isinstance(error, NoSpace) or isinstance(error.__cause__, NoSpace)  # as a plan says it
 
 
 def has_room(directory: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.engine import ModelSpec
 
 from .errors import ApiError
-from .schemas import HYPERPARAMETERS
+from .strict import HYPERPARAMETERS
 
 BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
 MAX_AUTO_STEPS = 10_000
@@ -50,8 +50,11 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "train_on": asked.get("train_on") or "assistant",
         "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
+        "early_stopping": asked.get("early_stopping"),
         "checkpoint_every": asked.get("checkpoint_every"),
         "keep_last": asked.get("keep_last") or 1,
+        "keep_best": asked.get("keep_best") or 0,
+        "optimizer": asked.get("optimizer") or "adamw",
     }
 
 
@@ -83,6 +86,11 @@ def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bo
         )
     if asked.get("eval_every") and not has_validation:
         raise refuse("eval_every needs a validation_file; there is none.", "eval_every")
+    for name in ("early_stopping", "keep_best"):
+        if asked.get(name) and not asked.get("eval_every"):
+            raise refuse(f"{name} goes by evaluations; give eval_every too.", name)
+    if asked.get("keep_best") and not asked.get("checkpoint_every"):
+        raise refuse("keep_best is of checkpoints; give checkpoint_every too.", "keep_best")
 
 
 def refuse(message: str, name: str) -> ApiError:

@@ -15,14 +15,17 @@ from headrace.engine import StopReason
 class Run:
     """API -> worker: train this job. `spec_path` is a TrainConfig as JSON, `job_dir` its folder.
 
-    Events are numbered from `after_seq` + 1 at least: the API holds the ones up to it.
+    Events are numbered from `after_seq` + 1 at least: the API holds the ones up to it. The
+    training state has the name `state_name`; `limits` are those of the create body.
     """
 
     op: ClassVar[str] = "run"
     job_id: str
     spec_path: str
     job_dir: str
+    state_name: str
     after_seq: int = 0
+    limits: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

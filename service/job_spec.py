@@ -19,15 +19,21 @@ from headrace.engine import (
     UnknownFamily,
     fit_microbatch_rows,
     make_plan,
+    nearest_fit,
+    plan_report,
     read_model_spec,
 )
 
 from .errors import ApiError
 from .hyperparameters import check_asked, settle
 from .preparation import PrepareRequest
-from .schemas import HYPERPARAMETERS
+from .run_settings import checkpoint_values, free_values, shown_settings
 from .site import Site
+from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
+
+# What a create body calls the settings of a run.
+_ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,7 @@ class ResolvedJob:
     seed: int
     train_config_values: dict[str, Any]
     plan: dict[str, Any]
+    settings: dict[str, Any]
     warnings: tuple[str, ...]
 
 
@@ -80,9 +87,21 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
         hyperparameters=hyperparameters,
         seed=seed,
         train_config_values=values,
-        plan=estimate_plan(spec, values, site, longest_row_tokens=longest),
+        plan={
+            **estimate_plan(spec, values, site, longest_row_tokens=longest),
+            "total_steps": planned_steps(values, survey.num_rows),
+        },
+        settings=shown_settings(body, values),
         warnings=tuple(find_warnings(body, survey, site)),
     )
+
+
+def planned_steps(values: Mapping[str, Any], num_rows: int) -> int:
+    """Optimizer steps over so many rows, as the engine counts them."""
+    batch, epochs = int(values["batch_rows"]), int(values["num_epochs"])
+    steps = math.ceil(num_rows / batch) * epochs
+    most: int | None = values["max_steps"]
+    return steps if most is None else min(steps, most)
 
 
 def train_values(
@@ -110,14 +129,11 @@ def train_values(
         "loss_chunk_tokens": settled["loss_chunk"],
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
-        "checkpoint_every_steps": (settled["checkpoint_every"] or {}).get("steps"),
-        "keep_last": settled["keep_last"],
+        **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
         "volumes": site.volumes,
-        "commit_every_steps": body.get("commit_every") or 1,
-        "keep_commits": body.get("keep_commits") or 0,
-        "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
+        **free_values(body),
     }
 
 
@@ -143,7 +159,7 @@ def read_spec(model_dir: Path, name: str) -> ModelSpec:
 def estimate_plan(
     spec: ModelSpec, values: Mapping[str, Any], site: Site, *, longest_row_tokens: int
 ) -> dict[str, Any]:
-    """The plan for rows of that length. ApiError with the numbers when it cannot fit."""
+    """The plan for rows of that length. ApiError when it cannot fit: the numbers, and what does."""
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
         box = site.box()
@@ -151,15 +167,21 @@ def estimate_plan(
         fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
     except CannotFit as e:
-        raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit") from e
+        hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
+        raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit", hint=hint) from e
     except ValueError as e:
         raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
-    return {
-        **plan.to_dict(),
-        "microbatch_rows": rows,
-        "longest_row_tokens": longest_row_tokens,
-        "longest_row_is_estimate": True,
-    }
+    report = plan_report(plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
+    return {**report, "longest_row_is_estimate": True}
+
+
+def what_fits(
+    spec: ModelSpec, config: TrainConfig, site: Site, *, longest_row_tokens: int
+) -> str | None:
+    """The nearest values that would fit, each by itself, by the names of a create body."""
+    nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
+    found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
+    return f"What would fit, each by itself: {', '.join(found)}." if found else None
 
 
 def find_warnings(body: Mapping[str, Any], survey: Survey, site: Site) -> list[str]:

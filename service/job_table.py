@@ -167,6 +167,13 @@ class JobTable:
             _job(row) for row in self._database.all(select(jobs).where(busy).order_by(jobs.c.seq))
         ]
 
+    def jobs_of_state(self, name: str) -> list[JobRecord]:
+        """The jobs that a training state has belonged to, the one it belongs to now first."""
+        jobs = tables.jobs
+        theirs = (jobs.c.id == name) | (jobs.c.engine["state_name"].as_string() == name)
+        question = select(jobs).where(theirs).order_by(jobs.c.seq.desc())
+        return [_job(row) for row in self._database.all(question)]
+
     def jobs_using(self, name: str) -> list[str]:
         """Ids of jobs that have not ended and read this file or start from this model."""
         jobs = tables.jobs

@@ -81,6 +81,11 @@ class JobRecord:
         """Whether the job has ended for good."""
         return self.status in TERMINAL
 
+    @property
+    def state_name(self) -> str:
+        """The name of its training state on the volumes: its own id, or whose it goes on with."""
+        return str(self.engine.get("state_name") or self.id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:

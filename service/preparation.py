@@ -113,6 +113,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             "dataset": str(job_dir / "dataset"),
             "eval_dataset": str(job_dir / "valid") if request.validation_file else None,
             "assets": str(assets),
+            "compile_cache": str(Path(request.cache_dir) / "compiled"),
         }
     )
     longest = max(report.longest for report in reports)

@@ -11,9 +11,11 @@ from typing import Any
 
 from .errors import ApiError
 from .full_disk import has_room, is_full, patiently
+from .job_state import spec_of
 from .jobs import IllegalMove, JobRecord
 from .journal import Journal
-from .json_file import read_json
+from .json_file import read_json, write_json
+from .origin import continued_spec
 from .preparation import PrepareRequest
 from .preparer import Preparer, accept, refusal_of
 from .run_events import describe
@@ -87,6 +89,9 @@ class PrepareLoop:
     async def _prepare(self, job: JobRecord) -> None:
         job_dir = self._settings.jobs_dir / job.id
         self._given_up = None
+        if job.state_name != job.id:
+            await asyncio.to_thread(self._continue, job, job_dir)
+            return
         try:
             await asyncio.to_thread(self._write_request, job, job_dir)
         except ApiError as error:
@@ -104,9 +109,19 @@ class PrepareLoop:
         job_dir.mkdir(parents=True, exist_ok=True)
         self._request_of(job).write()
 
+    def _continue(self, job: JobRecord, job_dir: Path) -> None:
+        """A job that goes on with another's state takes that one's data sets too."""
+        old_spec = spec_of(self._settings.jobs_dir, job.request["resume_from"])
+        assert old_spec is not None, job.request["resume_from"]
+        job_dir.mkdir(parents=True, exist_ok=True)
+        write_json(job_dir / "spec.json", continued_spec(job, old_spec))
+
     async def _judge(self, job: JobRecord, job_dir: Path, cause: str | None) -> None:
         if refusal := refusal_of(job_dir, cause):
-            await self._fail(job.id, refusal)
+            if refusal["code"] == "no_space":
+                await self._pause(job.id, refusal["message"])
+            else:
+                await self._fail(job.id, refusal)
             return
         await self._journal.call(self._settle, job, job_dir)
         accept(job_dir)
@@ -121,6 +136,14 @@ class PrepareLoop:
         self._journal.set_fields(job.id, hyperparameters=settled, method=method, phase=None)
         if job.status == "validating_files":
             self._journal.move(job.id, "queued")
+
+    async def _pause(self, job_id: str, reason: str) -> None:
+        """Want of room ends no job: what holds the drive now may go."""
+        message = f"Paused for want of room: {reason} Free some space and resume."
+        with suppress(IllegalMove):
+            await self._journal.call(
+                self._journal.move, job_id, "paused", message=message, phase=None
+            )
 
     async def _fail(self, job_id: str, error: dict[str, Any]) -> None:
         move = self._journal.move

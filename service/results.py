@@ -40,6 +40,20 @@ def checkpoint_name(job: JobRecord, step: int) -> str:
     return f"{model_name(job)}:ckpt-step-{step}"
 
 
+def checkpoint_metrics(event: LoggedEvent) -> dict[str, Any]:
+    """The metrics of a checkpoint in the names of OpenAI; None for what was not measured."""
+    data = event.data
+    return {
+        "step": event.step or 0,
+        "train_loss": data.get("train_loss"),
+        "train_mean_token_accuracy": data.get("train_token_accuracy"),
+        "valid_loss": data.get("eval_loss"),
+        "valid_mean_token_accuracy": data.get("eval_token_accuracy"),
+        "full_valid_loss": data.get("eval_loss"),
+        "full_valid_mean_token_accuracy": data.get("eval_token_accuracy"),
+    }
+
+
 def error_code(kind: str) -> str:
     """The name of an exception as the code of an error: NoSpace becomes no_space."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()

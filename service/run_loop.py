@@ -14,7 +14,7 @@ from headrace.storage import StoreError
 from .child import Death
 from .full_disk import RETRY_SECONDS, has_room, patiently
 from .ipc import Run
-from .job_state import drop_state
+from .job_state import drop_state, spec_of
 from .jobs import IllegalMove, JobRecord, Status
 from .journal import Journal
 from .json_file import read_json, write_json
@@ -69,24 +69,29 @@ class RunLoop:
                 fields = self._journal.set_fields
                 await self._journal.call(fields, job_id, phase="finishing the step")
                 return
-            await self._journal.call(self._journal.move, job_id, STOPPED[reason])
+            job = await self._journal.call(self._journal.move, job_id, STOPPED[reason])
         if reason == "cancel":
-            await asyncio.to_thread(self.drop_state, job_id)
+            await asyncio.to_thread(self.drop_state, job)
 
-    def drop_state(self, job_id: str) -> None:
+    def drop_state(self, job: JobRecord) -> None:
         """Give the volumes back the space of a job that has succeeded or was cancelled. Blocking.
 
         The state of a failed job stays where it is.
         """
         try:
-            self.free_state(job_id)
+            self.free_state(job)
         except (StoreError, OSError) as error:
-            log.warning("cannot remove the training state of job %s: %s", job_id, error)
+            log.warning("cannot remove the training state of job %s: %s", job.id, error)
 
-    def free_state(self, job_id: str) -> bool:
-        """Remove a job's training state; whether there was any. Blocking; StoreError, OSError."""
-        spec = read_json(self._settings.jobs_dir / job_id / "spec.json")
-        return spec is not None and drop_state(spec["volumes"], job_id)
+    def free_state(self, job: JobRecord) -> bool:
+        """Remove a job's training state; whether there was any that is not another's by now.
+
+        Blocking; StoreError, OSError.
+        """
+        spec = spec_of(self._settings.jobs_dir, job.id)
+        if spec is None or self._journal.jobs_of_state(job.state_name)[0].id != job.id:
+            return False
+        return drop_state(spec["volumes"], job.state_name)
 
     async def _take_up_interrupted(self) -> None:
         """Jobs marked as running that no process runs: what their logs say, else the queue.
@@ -100,7 +105,7 @@ class RunLoop:
         jobs = self._journal.jobs
         done = await self._journal.call(jobs, status=("succeeded", "cancelled"), limit=10_000)
         for job in done:
-            await asyncio.to_thread(self.drop_state, job.id)
+            await asyncio.to_thread(self.drop_state, job)
 
     async def _end_if_running(self, job_id: str, message: str) -> None:
         """Move a job that nothing runs any more to where a user wanted it, else to the queue."""
@@ -144,6 +149,8 @@ class RunLoop:
             if now is None or now.status != "running":
                 break
             if self.draining or job.id in self._stops:
+                if death and not had_no_room and not self.draining:
+                    await patiently(partial(self._journal.call, self._tell_end, job.id, death))
                 break
             if had_no_room:
                 continue  # which is not for the job to answer for
@@ -162,7 +169,7 @@ class RunLoop:
         await patiently(partial(self._end_if_running, job.id, told))
         ended = await self._journal.call(self._journal.job, job.id)
         if ended and ended.status in ("succeeded", "cancelled"):
-            await asyncio.to_thread(self.drop_state, job.id)
+            await asyncio.to_thread(self.drop_state, ended)
 
     async def _give(self, job: JobRecord) -> Death | None:
         job_dir = self._settings.jobs_dir / job.id
@@ -172,13 +179,20 @@ class RunLoop:
             job_id=job.id,
             spec_path=str(job_dir / "spec.json"),
             job_dir=str(job_dir),
+            state_name=job.state_name,
             after_seq=after_seq,
+            limits=job.request.get("limits"),
         )
         return await self._worker.run(
             run,
             step_seconds=job.engine.get("step_time_s", 0.0),
             wanted_stop=lambda: self._stops.get(job.id),
         )
+
+    def _tell_end(self, job_id: str, death: Death) -> None:
+        message = f"The worker died: {death.cause}. The last commit is what is left."
+        data: dict[str, Any] = {"cause": death.cause}
+        self._journal.add_event(job_id, type="message", level="warn", message=message, data=data)
 
     def _tell_death(self, job_id: str, cause: str, deaths: int) -> None:
         message = (

@@ -5,36 +5,16 @@ setting that is silently dropped is worse than an error.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 from pydantic import model_validator as validator
 
-from .errors import ApiError, did_you_mean, printable
+from .errors import ApiError
+from .job_parts import CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
+from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
-MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000  # the range of the OpenAI API
-HYPERPARAMETERS = "method.supervised.hyperparameters"
-
-
-def _check_text(text: str) -> str:
-    """Refuse half a surrogate pair: JSON can say it, UTF-8 cannot."""
-    if printable(text) != text:
-        raise ValueError("it holds a character that does not exist")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_check_text)]
-Name = Annotated[Text, StringConstraints(min_length=1)]
-Count = Annotated[int, Field(ge=1, lt=1 << 31)]
-Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]  # more cannot be written as JSON for everyone
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
 Key = Annotated[Text, StringConstraints(max_length=64)]
 Value = Annotated[Text, StringConstraints(max_length=512)]
 Suffix = Annotated[
@@ -42,41 +22,14 @@ Suffix = Annotated[
 ]
 
 
-class Strict(BaseModel):
-    """A model that names the field that it does not know. `path` is its own place in the body."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-    path: ClassVar[str] = ""
-
-    @validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        for name in values.keys() - cls.model_fields.keys():
-            param = f"{cls.path}.{name}".lstrip(".")
-            guess = did_you_mean(str(name), cls.model_fields)
-            message = f"Unknown field {param!r}.{guess}"
-            raise ApiError(400, message, param=param, code="unknown_field")
-        return {name: value for name, value in values.items() if value not in ("auto", None)}
-
-    def given(self) -> dict[str, Any]:
-        """The fields that were given a value."""
-        return self.model_dump(exclude_unset=True)
-
-
-class CheckpointEvery(Strict):
-    """How often a checkpoint is listed: every so many steps."""
-
-    path = f"{HYPERPARAMETERS}.checkpoint_every"
-
-    steps: Count
-
-
 class Hyperparameters(Strict):
     """The three of OpenAI, then Headrace's own. Sizes count rows, lengths tokens."""
 
     path = HYPERPARAMETERS
+    not_here = {
+        "adapter": "jobs train all weights",
+        "neftune": "no noise is added to embeddings",
+    }
 
     batch_size: Annotated[int, Field(ge=1, le=256)] | None = None
     learning_rate_multiplier: Positive | None = None
@@ -95,8 +48,11 @@ class Hyperparameters(Strict):
     train_on: Literal["assistant", "last_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
-    checkpoint_every: CheckpointEvery | None = None
+    early_stopping: EarlyStopping | None = None
+    checkpoint_every: Every | None = None
     keep_last: Count | None = None
+    keep_best: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    optimizer: Literal["adamw"] | None = None
 
 
 class Supervised(Strict):
@@ -131,14 +87,6 @@ class LegacyHyperparameters(Hyperparameters):
     path = "hyperparameters"
 
 
-class Limits(Strict):
-    """Bounds at which a job pauses instead of going on."""
-
-    path = "limits"
-
-    max_bytes_written: Bytes | None = None
-
-
 class ResumeJob(Strict):
     """The optional body of POST /v1/fine_tuning/jobs/{id}/resume: new limits."""
 
@@ -146,7 +94,16 @@ class ResumeJob(Strict):
 
 
 class CreateJob(Strict):
-    """The body of POST /v1/fine_tuning/jobs and /v1/fine_tuning/plans."""
+    """The body of POST /v1/fine_tuning/jobs and /v1/fine_tuning/plans.
+
+    `resume_from` is a checkpoint or a finished job, whose weights the new job starts from, or a
+    failed job, whose training state it goes on with.
+    """
+
+    not_here = {
+        "chat_template": "the model's own is used",
+        "dataset": "the format of rows is found row by row",
+    }
 
     model: Name
     training_file: Name
@@ -166,8 +123,13 @@ class CreateJob(Strict):
     state_format: Literal["exact"] | None = None
     deterministic: bool | None = None
     commit_every: Count | None = None
+    durability: Annotated[
+        Literal["step", "none"] | CommitEvery | None, BeforeValidator(check_durability)
+    ] = None
     keep_commits: Annotated[int, Field(ge=0, le=16)] | None = None
     limits: Limits | None = None
+    export: Annotated[list[Export], Field(min_length=1, max_length=1)] | None = None
+    resume_from: Name | None = None
 
     @validator(mode="after")
     def _agree(self) -> Self:
@@ -179,6 +141,9 @@ class CreateJob(Strict):
                 param="hyperparameters",
                 code="conflicting_hyperparameters",
             )
+        if self.commit_every is not None and self.durability is not None:
+            message = "commit_every and durability say the same; give one of them."
+            raise ApiError(400, message, param="commit_every", code="invalid_value")
         return self
 
     def body(self) -> dict[str, Any]:
@@ -190,32 +155,6 @@ class CreateJob(Strict):
         return values | {"method": {"type": "supervised", "supervised": supervised}}
 
 
-class ExpiresAfter(Strict):
-    """When a file goes by itself, in seconds after it came."""
-
-    path = "expires_after"
-
-    anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)]
-
-
-class CreateUpload(Strict):
-    """The body of POST /v1/uploads. `mime_type` is for clients; what counts is the content."""
-
-    bytes: Annotated[int, Field(ge=1, lt=1 << 63)]
-    filename: Annotated[Name, StringConstraints(max_length=255)]
-    mime_type: Name
-    purpose: Literal["fine-tune"]
-    expires_after: ExpiresAfter | None = None
-
-
-class CompleteUpload(Strict):
-    """The body of POST /v1/uploads/{id}/complete: the parts in the order of the file."""
-
-    part_ids: Annotated[list[Name], Field(min_length=1)]
-    md5: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
-
-
 def parse_create(body: Any) -> CreateJob:
     """Read a create body. ApiError (400) names the first field at fault."""
     try:
@@ -224,13 +163,23 @@ def parse_create(body: Any) -> CreateJob:
         raise refusal(e.errors()) from e
 
 
+def _is_form(part: Any) -> bool:
+    """Whether that part of a place is no field, but pydantic's word for one of several forms."""
+    return part in NOT_FIELDS or str(part).startswith(("function-", "literal["))
+
+
+def _is_word(error: Any) -> bool:
+    """Whether that is what the words of a field say of its object form."""
+    return any(str(part).startswith("literal[") for part in error["loc"])
+
+
 def refusal(errors: Sequence[Any]) -> ApiError:
     """The 400 for what pydantic found: its first fault, by the path of the field."""
-    first = errors[0]
+    first = next((error for error in errors if not _is_word(error)), errors[0])
     if first["type"] == "json_invalid":
         cause = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"The body is not valid JSON: {cause}.", code="invalid_json")
-    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    where = [str(part) for part in first["loc"] if not _is_form(part)]
     param = ".".join(where) or None
     if param is None:
         message = "The body must be a JSON object, sent with content-type: application/json."

@@ -17,15 +17,25 @@ from .jobs import (
     UploadRecord,
 )
 from .model_names import NamedModel
+from .queue_times import Place
 
 ORGANIZATION = "headrace"
 
 
-def job_object(job: JobRecord, *, queue_position: int | None = None) -> dict[str, Any]:
+def job_object(job: JobRecord, *, place: Place | None = None) -> dict[str, Any]:
     """A fine-tuning job; `engine` holds what only Headrace tells."""
-    engine = {"phase": job.phase, "started_at": job.started_at, "priority": job.priority}
-    if queue_position is not None:
-        engine["queue_position"] = queue_position
+    engine: dict[str, Any] = {
+        "phase": job.phase,
+        "started_at": job.started_at,
+        "priority": job.priority,
+    }
+    if place is not None:
+        engine |= {
+            "queue_position": place.position,
+            "estimated_start": place.estimated_start,
+            "estimated_finish": place.estimated_finish,
+            "waits_for": place.waits_for,
+        }
     return {
         "id": job.id,
         "object": "fine_tuning.job",
@@ -142,6 +152,7 @@ def plan_object(body: dict[str, Any], resolved: Resolved) -> dict[str, Any]:
         "hyperparameters": resolved.hyperparameters,
         "seed": resolved.seed,
         "plan": resolved.plan,
+        "settings": resolved.settings,
         "warnings": list(resolved.warnings),
     }
 

@@ -5,8 +5,9 @@ prepare processes ask the driver through NVML instead.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,7 +15,7 @@ from typing import Any, Literal, Self
 import pynvml
 
 from headrace.engine import Box, detect_box
-from headrace.storage import VolumeConfig, probe_volume
+from headrace.storage import VolumeConfig, VolumeRoom, probe_volume
 
 from .errors import ApiError
 from .settings import Settings
@@ -28,12 +29,18 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where jobs run. Budgets are bytes, None for what the box has; volumes "PATH[:BYTES]"."""
+    """Where jobs run. Budgets are bytes, None for what the box has; volumes "PATH[:BYTES]".
+
+    `lent` are bytes by volume that the running job's state holds: they will be free again by the
+    time that another job runs.
+    """
 
     device: Device
     device_bytes: int | None
     host_bytes: int | None
     volumes: tuple[str, ...]
+    lent: Mapping[str, int] = field(default_factory=dict)
+    described: Box | None = None  # planned for, in place of this machine
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -45,9 +52,17 @@ class Site:
             volumes=settings.volume_list,
         )
 
+    def on(self, box: Box) -> "Site":
+        """The same site, as if the machine were that box."""
+        device: Device = "cuda" if box.device == "cuda" else "cpu"
+        return replace(self, device=device, volumes=tuple(box.volumes), described=box)
+
     def box(self) -> Box:
         """What the machine has free at this moment. ApiError when its GPU is gone."""
+        if self.described is not None:
+            return self.described
         box = detect_box(device="cpu", volumes=self.volumes)
+        box = replace(box, volumes=with_lent(box.volumes, self.lent))
         if self.device == "cpu":
             return box
         shown = gpus()
@@ -60,8 +75,28 @@ class Site:
         return replace(box, device="cuda", device_bytes=free, host_bytes=host)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, JSON-ready."""
-        return asdict(self)
+        """The fields of this machine, JSON-ready."""
+        return {name: value for name, value in asdict(self).items() if name != "described"}
+
+
+def with_lent(
+    volumes: Mapping[str, VolumeRoom | int], lent: Mapping[str, int]
+) -> dict[str, VolumeRoom | int]:
+    """The rooms of the volumes with what is lent given back to each and to its drive."""
+    by_drive: Counter[int | None] = Counter()
+    for path, room in volumes.items():
+        if isinstance(room, VolumeRoom):
+            by_drive[room.device] += lent.get(path, 0)
+    return {
+        path: replace(
+            room,
+            free_bytes=room.free_bytes + by_drive[room.device],
+            taken_bytes=max(0, room.taken_bytes - lent.get(path, 0)),
+        )
+        if isinstance(room, VolumeRoom)
+        else room
+        for path, room in volumes.items()
+    }
 
 
 def find_device() -> Device:

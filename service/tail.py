@@ -17,7 +17,14 @@ from .full_disk import is_full
 from .jobs import JobRecord, Level, Status
 from .journal import Journal
 from .rates import Rates, public_metrics
-from .results import EVAL_NAMES, checkpoint_name, error_code, model_name, write_result_file
+from .results import (
+    EVAL_NAMES,
+    checkpoint_metrics,
+    checkpoint_name,
+    error_code,
+    model_name,
+    write_result_file,
+)
 
 log = logging.getLogger(__name__)
 
@@ -145,12 +152,7 @@ class Tail:
             step=step,
             name=checkpoint_name(self._job(), step),
             path=event.data["path"],
-            metrics={
-                "step": step,
-                "train_loss": event.data.get("train_loss"),
-                "valid_loss": event.data.get("eval_loss"),
-                "full_valid_loss": event.data.get("eval_loss"),
-            },
+            metrics=checkpoint_metrics(event),
         )
         self._forget_dropped_checkpoints()
 

@@ -17,7 +17,7 @@ from .contract import Daemon
 from .errors import ApiError, not_found
 from .files import Incoming
 from .jobs import FileRecord, PartRecord, UploadRecord, new_id
-from .schemas import CompleteUpload, CreateUpload
+from .upload_schemas import CompleteUpload, CreateUpload
 
 LIFE_SECONDS = 3600  # of an upload, from its creation; as in the OpenAI API
 MAX_PART_BYTES = 64 << 20  # likewise

@@ -23,7 +23,7 @@ from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 if TYPE_CHECKING:
     from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
-    from .cgroup import GroupMemory, tightest_group
+    from .cgroup import GroupMemory, cpu_quota, tightest_group
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
     from .filesystem import sync_directory
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "GroupMemory": "cgroup",
+    "cpu_quota": "cgroup",
     "tightest_group": "cgroup",
     "MemoryStatus": "memory",
     "memory_status": "memory",
@@ -134,6 +135,7 @@ __all__ = [
     "WriteBudgetSpent",
     "busy_python",
     "calibrate_volume",
+    "cpu_quota",
     "drive_health",
     "fall_back",
     "find_commits",

@@ -1,4 +1,5 @@
-"""What the control groups of this process leave it of memory, v1 and v2, at every level above."""
+"""What the control groups of this process leave it of memory and processor time, v1 and v2, at
+every level above."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,12 +22,18 @@ def tightest_group(root: Path = CGROUP_ROOT, own: Path = OWN_GROUPS) -> GroupMem
 
     Page cache that the kernel can drop at once does not count as used.
     """
-    groups = [group for directory in _levels(root, own) if (group := _read(directory))]
+    groups = [group for directory in _levels(root, own, "memory") if (group := _read(directory))]
     return min(groups, key=lambda group: group.free_bytes, default=None)
 
 
-def _levels(root: Path, own: Path) -> Iterator[Path]:
-    """The memory controller's directories from the process's group up to the root.
+def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_GROUPS) -> float | None:
+    """Processors' worth of time that this process may use, by its group or one above; None: all."""
+    quotas = [quota for directory in _levels(root, own, "cpu") if (quota := _quota(directory))]
+    return min(quotas, default=None)
+
+
+def _levels(root: Path, own: Path, controller: str) -> Iterator[Path]:
+    """A controller's directories from the process's group up to the root.
 
     A container may see its own group as the root, and be named by a path that is not there.
     """
@@ -36,9 +43,9 @@ def _levels(root: Path, own: Path) -> Iterator[Path]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        top = root / "memory" if controllers else root
+        top = root / controller if controllers else root
         parts = [part for part in path.split("/") if part]
         for depth in range(0 if ".." in parts else len(parts), -1, -1):
             yield top.joinpath(*parts[:depth])
@@ -51,6 +58,17 @@ def _read(directory: Path) -> GroupMemory | None:
     used = _number(directory / "memory.current") or _number(directory / "memory.usage_in_bytes")
     free = limit - (used or 0) + _droppable(directory)
     return GroupMemory(limit_bytes=limit, free_bytes=max(0, min(limit, free)))
+
+
+def _quota(directory: Path) -> float | None:
+    try:
+        words = (directory / "cpu.max").read_text().split()
+    except OSError:
+        words = ["max"]
+    if words[0] != "max":
+        return int(words[0]) / int(words[1])
+    time, period = (_number(directory / f"cpu.cfs_{one}_us") for one in ("quota", "period"))
+    return time / period if time and period else None  # v1 writes -1 for "no limit"
 
 
 def _number(file: Path) -> int | None:

@@ -29,7 +29,7 @@ def run_job(
     """Train a number that depends on the steps done, so that a lost or doubled step shows."""
     script = read_script(run_dir)
     total = int(script.get("steps", 4))
-    committed = run_dir / "committed.json"
+    committed = run_dir.parent / name / "committed.json"
     state = json.loads(committed.read_text()) if committed.exists() else {"step": 0, "weight": 1}
     emit(RunEvent(type="phase", message="training"))
     for step in range(state["step"] + 1, total + 1):
@@ -62,6 +62,8 @@ def prepare(request: PrepareRequest, emit: Callable[[RunEvent], object]) -> Trai
     action = script.get("prepare")
     if action == "refuse":
         raise Refused(ValueError("line 7: no assistant turn"), "training_file")
+    if action == "no_space":
+        raise Refused(OSError(errno.ENOSPC, "no room for the state"), None)
     if action == "kill" or (action == "kill_once" and not (job_dir / "killed").exists()):
         (job_dir / "killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -90,6 +92,8 @@ def act_once(script: dict[str, Any], step: int, run_dir: Path) -> None:
     marker.touch()
     if action.startswith("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "fail":
+        raise ValueError("the script wants a failure")
     elif action == "hang":
         time.sleep(3600)
     elif action == "no_space":

@@ -29,6 +29,7 @@ class FakeResolved:
     hyperparameters: dict[str, Any]
     seed: int
     plan: dict[str, Any] = field(default_factory=lambda: {"step_seconds": 1.5})
+    settings: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -78,10 +79,10 @@ class FakeDaemon:
         status: Any = {"cancel": "cancelled", "pause": "paused"}[reason]
         await self.journal.call(self.journal.move, job_id, status)
 
-    def free_job(self, job_id: str) -> bool:
+    def free_job(self, job: JobRecord) -> bool:
         """Say yes once a job."""
-        first = job_id not in self.freed
-        self.freed.append(job_id)
+        first = job.id not in self.freed
+        self.freed.append(job.id)
         return first
 
     def status(self) -> dict[str, Any]:

@@ -205,8 +205,17 @@ def a_checkpoint_is_a_model(world: World) -> None:
     steps = [point.step_number for point in points]
     assert steps == [40, 20], steps
     assert points[0].metrics.train_loss is not None and points[0].metrics.step == 40
-    for name in (points[0].id, points[0].fine_tuned_model_checkpoint):
-        world.jobs.cancel(world.create(model=name).id)
+    assert points[0].metrics.train_mean_token_accuracy is not None
+    name = points[0].fine_tuned_model_checkpoint
+    for given in (
+        {"model": points[0].id},
+        {"model": name},
+        {"extra_body": {"resume_from": points[0].id}},
+        {"extra_body": {"resume_from": world.finished.id}},
+    ):
+        job = world.create(**given)
+        assert job.model.startswith("ft:tiny:"), job.model
+        world.jobs.cancel(job.id)
 
 
 def jobs_obey(world: World) -> None:

@@ -51,7 +51,12 @@ def use(daemon: Daemon, body: Body) -> None:
 
 
 def add_job(
-    daemon: Daemon, *, status: Any = "queued", priority: int = 0, in_the_way: bool = False
+    daemon: Daemon,
+    *,
+    status: Any = "queued",
+    priority: int = 0,
+    in_the_way: bool = False,
+    limits: dict[str, Any] | None = None,
 ) -> str:
     """A job as the create route makes it; `in_the_way` puts a file where its folder should be."""
     hyperparameters = settle({"n_epochs": 1}, num_rows=400, max_positions=64)
@@ -77,7 +82,7 @@ def add_job(
         seed=1,
         created_at=1,
         hyperparameters=hyperparameters,
-        request={"model": "tiny", "training_file": "file-1"},
+        request={"model": "tiny", "training_file": "file-1", "limits": limits},
         priority=priority,
     )
     if in_the_way:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from headrace.engine import TokenDataset, TrainConfig
 from headrace.engine.data import Microbatch, eval_microbatches, num_steps, step_microbatches
@@ -99,7 +99,7 @@ def train_reference(
     )
 
 
-def load_model(model_dir: Path) -> LlamaForCausalLM:
+def load_model(model_dir: Path) -> PreTrainedModel:
     """The model in fp32, without dropout, read by transformers: a GGUF file or safetensors.
 
     transformers' embedding drops the gradient of every token that equals `pad_token_id`, and many
@@ -108,9 +108,7 @@ def load_model(model_dir: Path) -> LlamaForCausalLM:
     """
     gguf = sorted(Path(model_dir).glob("*.gguf"))
     source = {"gguf_file": gguf[0].name} if gguf else {}
-    model = LlamaForCausalLM.from_pretrained(
-        model_dir, dtype=torch.float32, attn_implementation="sdpa", **source
-    )
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, **source)
     model.model.embed_tokens.padding_idx = None
     return model.eval()
 
@@ -129,7 +127,7 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
+def evaluate(model: PreTrainedModel, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
     """Mean loss per trained token over the whole data set, on the model's device."""
     loss, count = 0.0, 0
     for batch in eval_microbatches(dataset, microbatch_rows=microbatch_rows):
@@ -172,7 +170,7 @@ def _evaluates_after(step: int, total: int, config: TrainConfig) -> bool:
 
 
 def _accumulate_gradients(
-    model: LlamaForCausalLM, dataset: TokenDataset, batches: list[Microbatch]
+    model: PreTrainedModel, dataset: TokenDataset, batches: list[Microbatch]
 ) -> float:
     """Gradients of the mean loss over the trained tokens of the whole step; returns that loss."""
     count = sum(batch.num_trained for batch in batches)
@@ -184,7 +182,7 @@ def _accumulate_gradients(
     return total
 
 
-def _loss_sum(model: LlamaForCausalLM, dataset: TokenDataset, batch: Microbatch) -> Tensor:
+def _loss_sum(model: PreTrainedModel, dataset: TokenDataset, batch: Microbatch) -> Tensor:
     """Cross entropy of a microbatch, summed over the labelled tokens that are predicted."""
     ids, labels = batch.ids.to(model.device), batch.labels.to(model.device)
     lengths = torch.from_numpy(dataset.lengths[list(batch.row_indices)])

@@ -104,6 +104,18 @@ def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
     return found
 
 
+def read_params(config: TrainConfig, component: str) -> dict[str, torch.Tensor]:
+    """One fp32 component of the last commit, by the names and in the shapes of the checkpoint."""
+    state = read_state(config)
+    pieces: dict[str, list[torch.Tensor]] = {}
+    for record in read_model_spec(config.model).records:
+        flat = state[f"{record.name}.{component}"]
+        for param in record.params:
+            values = flat[param.offset : param.offset + param.num_elements].view(param.shape)
+            pieces.setdefault(param.name, []).append(values)
+    return {name: torch.cat(parts) for name, parts in pieces.items()}
+
+
 def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
     """Every bit of weights and moments is the same."""
     assert one.keys() == other.keys()

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 VOCAB_SIZE = 384
@@ -100,9 +105,21 @@ def make_tiny_llama(
         tied=tied, hidden=hidden, layers=layers, vocab=vocab, bias=bias,
         rope_scaling=rope_scaling, **overrides,
     )  # fmt: skip
+    return write_model(model_dir, config, seed=seed, dtype=dtype, num_shards=num_shards)
+
+
+def write_model(
+    model_dir: Path,
+    config: PreTrainedConfig,
+    *,
+    seed: int,
+    dtype: str = "float32",
+    num_shards: int = 1,
+) -> Path:
+    """Write a random model of the config's family as a Hugging Face directory."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
         with torch.no_grad():
             for param in model.parameters():
                 param.add_(0.05 * torch.randn_like(param))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, bench_io, calibrate, checks, data, fsck, jobs, serve, token, train
+from . import bench, bench_io, calibrate, checks, data, fsck, jobs, plan, serve, token, train
 
 app = typer.Typer(
     name="headrace",
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         jobs.submit, jobs.watch, jobs.jobs, jobs.status, jobs.cancel, jobs.pause, jobs.resume,
         jobs.export, jobs.free, jobs.models,
     ),
-    "Look": (checks.doctor, calibrate.calibrate, fsck.fsck),
+    "Look": (plan.plan, checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip
 
 

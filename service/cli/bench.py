@@ -14,9 +14,9 @@ from .output import CliError, console, human_bytes, print_json, print_table
 Shape = Annotated[str, typer.Option(help="A named shape, filled with random weights.")]
 Layers = Annotated[int | None, typer.Option(min=1, help="Shorten or lengthen it.")]
 Slots = Annotated[list[int] | None, typer.Option(min=1, help="Repeatable; 1, 3.")]
-Rows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
+BatchRows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
 MicrobatchRows = Annotated[int, typer.Option(min=1, help="Rows at once.")]
-Tokens = Annotated[int, typer.Option(min=2, help="Tokens a row.")]
+TokensPerRow = Annotated[int, typer.Option(min=2, help="Tokens a row.")]
 Steps = Annotated[int, typer.Option(min=1, help="Timed steps, after one that warms up.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 ComputeDtype = Annotated[
@@ -26,7 +26,18 @@ Compile = Annotated[str, typer.Option(help="torch.compile of the layers: off, st
 StateTier = Annotated[str, typer.Option(help="Home of the state: nvme, host, device, or auto.")]
 MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")]
 Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
-Commit = Annotated[bool, typer.Option(help="Commit every step to the volumes.")]
+StateFormat = Annotated[str, typer.Option(help="How the state is stored.")]
+Recompute = Annotated[str, typer.Option(help="Layers computed again in backward: auto, all, none.")]
+ClipWay = Annotated[str, typer.Option(help="How clipping is reached: auto, or one of its ways.")]
+Durability = Annotated[
+    str,
+    typer.Option(help="step: commit every step to the volumes. none: never; then only what lives "
+                 "on NVMe is written."),
+]  # fmt: skip
+Init = Annotated[
+    str,
+    typer.Option(help="random: weights are drawn straight into their tiers; no files are read."),
+]
 Throttle = Annotated[
     str | None,
     typer.Option(metavar="BYTES", help="Slow each volume to so many bytes a second."),
@@ -36,18 +47,22 @@ Throttle = Annotated[
 def step(
     shape: Shape = "tiny",
     layers: Layers = None,
+    init: Init = "random",
     slots: Slots = None,
-    rows: Rows = 8,
+    batch_rows: BatchRows = 8,
     microbatch_rows: MicrobatchRows = 4,
-    tokens: Tokens = 128,
+    tokens_per_row: TokensPerRow = 128,
     steps: Steps = 3,
     device: Device = "cpu",
     compute_dtype: ComputeDtype = None,
     compile: Compile = "off",
     state_tier: StateTier = "nvme",
+    state_format: StateFormat = "exact",
+    recompute: Recompute = "auto",
+    clip_way: ClipWay = "auto",
     max_grad_norm: MaxGradNorm = 1.0,
     deterministic: Deterministic = True,
-    commit: Commit = True,
+    durability: Durability = "step",
     device_bytes: ByteSize = None,
     host_bytes: ByteSize = None,
     volume: Volumes = None,
@@ -59,27 +74,27 @@ def step(
     With state on NVMe, a step with 3 slots should take about the larger of computing and moving,
     with 1 slot the sum.
     """
+    _check("init", init, ("random",))
+    _check("durability", durability, ("step", "none"))
+    commit = durability == "step"
+    on_gpu = device == "cuda"
     settings = {
-        "device": device,
-        "compute_dtype": compute_dtype or ("bfloat16" if device == "cuda" else "float32"),
-        "compile": compile,
-        "state_tier": state_tier,
-        "max_grad_norm": max_grad_norm,
-        "deterministic": deterministic,
-        "batch_rows": rows,
-        "microbatch_rows": microbatch_rows,
-        "device_bytes": parse_size(device_bytes),
-        "host_bytes": parse_size(host_bytes),
-        "loss_chunk_tokens": 4096 if device == "cuda" else 256,
+        "device": device, "compile": compile, "state_tier": state_tier,
+        "state_format": state_format, "recompute": recompute, "clip_way": clip_way,
+        "max_grad_norm": max_grad_norm, "deterministic": deterministic,
+        "batch_rows": batch_rows, "microbatch_rows": microbatch_rows,
+        "device_bytes": parse_size(device_bytes), "host_bytes": parse_size(host_bytes),
+        "compute_dtype": compute_dtype or ("bfloat16" if on_gpu else "float32"),
+        "loss_chunk_tokens": 4096 if on_gpu else 256,
         "commit_every_steps": 1 if commit else 2**31,
-    }
+    }  # fmt: skip
     result = _time(
         settings,
         shape=shape,
         layers=layers,
         volumes=volume or ["."],
         throttle=parse_size(throttle),
-        tokens_per_row=tokens,
+        tokens_per_row=tokens_per_row,
         slots=slots or [1, 3],
         num_steps=steps,
         commit=commit,
@@ -88,6 +103,11 @@ def step(
         print_json(result)
     else:
         _show(result)
+
+
+def _check(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise CliError(f"--{option} is {value!r}; wanted one of {', '.join(choices)}")
 
 
 def _time(

@@ -36,6 +36,7 @@ def examine(volumes: Sequence[str], data_dir: Path, *, device: str = "auto") -> 
     yield check_python()
     yield from check_torch(device)
     yield check_compiler(needed=device != "cpu" and _has_cuda())
+    yield check_cpu_optimizer()
     yield check_memory()
     yield check_data_dir(data_dir)
     for volume in volumes:
@@ -100,6 +101,20 @@ def check_compiler(*, needed: bool) -> Check:
         return Check(name="compiler", verdict="pass", found=f"{found}; the CPU needs neither")
     fix = "install gcc and the headers of this Python (python3-dev on Debian)"
     return Check(name="compiler", verdict="warn", found=found, fix=fix)
+
+
+def check_cpu_optimizer() -> Check:
+    """Updates of records in host memory are one compiled pass; without numba far slower."""
+    if importlib.util.find_spec("torch") is None:
+        return Check(name="optimizer", verdict="pass", found="not looked at without torch")
+    from headrace.engine import cpu_kernel, usable_cores
+
+    kernel = cpu_kernel()
+    found = f"on the CPU {kernel.form}, {usable_cores()} cores; {kernel.why}"
+    if kernel.form == "fused":
+        return Check(name="optimizer", verdict="pass", found=found)
+    fix = "pip install numba in a release that knows this Python and numpy"
+    return Check(name="optimizer", verdict="warn", found=found, fix=fix)
 
 
 def check_memory() -> Check:

@@ -11,8 +11,8 @@ from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..files import Incoming, remove_file
 from ..jobs import FileRecord
-from ..schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from ..shapes import file_object, page
+from ..upload_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from .common import After, TheDaemon, content_length, unknown_after
 
 router = APIRouter(prefix="/v1/files", tags=["files"])

@@ -10,6 +10,7 @@ from ..contract import Daemon
 from ..creation import Creation
 from ..errors import ApiError
 from ..jobs import IllegalMove, JobRecord, Status, check_move
+from ..queue_times import look
 from ..schemas import CreateJob, ResumeJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
 from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
@@ -22,7 +23,7 @@ async def create(body: CreateJob, request: Request, daemon: TheDaemon) -> dict[s
     """Make a job; with `dry_run`, only its plan."""
     creation: Creation = request.app.state.creation
     if body.dry_run:
-        return plan_object(body.body(), await creation.resolve(body))
+        return plan_object(*await creation.resolve(body))
     job = await creation.create(body, request.headers)
     return await daemon.journal.call(_shown, daemon, job)
 
@@ -31,7 +32,7 @@ async def create(body: CreateJob, request: Request, daemon: TheDaemon) -> dict[s
 async def plan(body: CreateJob, request: Request) -> dict[str, Any]:
     """What a job of this body would be and cost, without making it."""
     creation: Creation = request.app.state.creation
-    return plan_object(body.body(), await creation.resolve(body))
+    return plan_object(*await creation.resolve(body))
 
 
 @router.get("/jobs")
@@ -50,8 +51,8 @@ def list_jobs(
         )
     except KeyError:
         raise unknown_after(after) from None
-    positions = _queue_positions(daemon)
-    return page([job_object(job, queue_position=positions.get(job.id)) for job in jobs], limit)
+    places = look(daemon.journal)
+    return page([job_object(job, place=places.get(job.id)) for job in jobs], limit)
 
 
 @router.get("/jobs/{job_id}", response_model=None)
@@ -79,8 +80,11 @@ async def resume(job_id: str, daemon: TheDaemon, body: ResumeJob | None = None) 
     if job.status != "paused":
         raise IllegalMove(job_id, job.status, "queued")
     if body is not None:
-        changed = {**job.request, "limits": body.limits.given()}
-        await daemon.journal.call(daemon.journal.set_fields, job_id, request=changed)
+        limits = body.limits.given()
+        settings = {**job.engine.get("settings", {}), "limits": limits}
+        changed = {"request": {**job.request, "limits": limits}}
+        changed["engine"] = {**job.engine, "settings": settings}
+        await daemon.journal.call(daemon.journal.set_fields, job_id, **changed)
     move = daemon.journal.move
     await daemon.journal.call(move, job_id, "queued", message="Resumed; waiting for its turn.")
     daemon.wake()
@@ -94,7 +98,7 @@ def free(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     if not job.is_terminal:
         message = f"Job {job_id} is {job.status}; its training state is still needed."
         raise ApiError(400, message, code="invalid_job_status", hint="Cancel it first.")
-    return {"id": job_id, "object": "fine_tuning.job.state", "freed": daemon.free_job(job_id)}
+    return {"id": job_id, "object": "fine_tuning.job.state", "freed": daemon.free_job(job)}
 
 
 @router.get("/jobs/{job_id}/checkpoints")
@@ -124,10 +128,5 @@ def _shown_now(daemon: Daemon, job_id: str) -> dict[str, Any]:
 
 
 def _shown(daemon: Daemon, job: JobRecord) -> dict[str, Any]:
-    queued = job.status == "queued"
-    position = _queue_positions(daemon).get(job.id) if queued else None
-    return job_object(job, queue_position=position)
-
-
-def _queue_positions(daemon: Daemon) -> dict[str, int]:
-    return {job.id: i for i, job in enumerate(daemon.journal.queue(), start=1)}
+    place = look(daemon.journal).get(job.id) if job.status == "queued" else None
+    return job_object(job, place=place)

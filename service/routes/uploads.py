@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from ..schemas import CompleteUpload, CreateUpload
 from ..shapes import part_object, upload_object
+from ..upload_schemas import CompleteUpload, CreateUpload
 from ..uploads import Uploads
 from .common import content_length
 

@@ -1,72 +1,67 @@
-"""Whole training steps on one GPU: the product beside plain PyTorch, in one run, as a ratio.
+"""Whole training steps on one GPU: the product beside its peers, in one run, as a ratio.
 
-Llama-8B layer shape, vocabulary 32 k, sequences of 1024 random tokens, full fine-tuning, fp32
-master weights and AdamW on both sides. Each case runs its peers and the product one after the
-other in processes of their own and appends one JSON line to --results; a case that is there
-already is left alone, so that a run can go on where it stopped.
+Llama-8B layer shape and larger, sequences of 1024 random tokens, full fine-tuning with the loss,
+fp32 master weights and AdamW on both sides. Every contender of a case runs in a process of its
+own with a time limit and becomes one JSON line of --results; one that is there already is left
+alone, so that a run can go on where it stopped.
 
-    python -m bench.gpu_step --results tests/bench/results/gpu_step.jsonl --case 12x16k
+    python -m bench.gpu_step --results gpu_step.jsonl --case 12x16k --who headrace --who pytorch
+    python -m bench.gpu_step --results gpu_step.jsonl --table
 """
 
 import argparse
-import gc
 import json
+import os
 import platform
+import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
 
+from bench.gpu_cases import CASES, HOST_BYTES, PEERS, PRODUCT, TABLE, Case
+from bench.gpu_peers import measure_deepspeed, measure_pytorch
+from bench.gpu_table import summary, table
+from bench.links import copy_limit_seconds, measure_copies, measure_drive
 from headrace.engine import TrainConfig, bench_step, shape_spec
+from headrace.storage import VolumeConfig
 
-TOKENS_PER_ROW = 1024
-SHAPE = "llama-8b-vocab-32k"
 CHUNK_TOKENS = 4096
-WARM_STEPS, TIMED_STEPS = 2, 4
-
-# layers, rows a step, and who runs: a peer's name, or the product's settings.
-CASES: dict[str, dict[str, Any]] = {
-    "12x16k": {"layers": 12, "rows": 16, "peers": ["pytorch", "pytorch-compiled"]},
-    "24x16k": {"layers": 24, "rows": 16, "peers": ["pytorch", "pytorch-compiled"]},
-    "24x64k": {"layers": 24, "rows": 64, "peers": ["pytorch-checkpointing"]},
-}
-PRODUCT: dict[str, dict[str, Any]] = {
-    "headrace": {"deterministic": False, "max_grad_norm": 1e9},
-    "headrace-deterministic": {"deterministic": True, "max_grad_norm": 1e9},
-    "headrace-clipping": {"deterministic": False, "max_grad_norm": 1.0},
-}
+# Bytes a parameter that must cross the link when all state is in host memory: the weights for the
+# forward pass and the state for the update up, the state down.
+UP_BYTES, DOWN_BYTES = 14, 12
+WORDS_OF_AN_ERROR = 1500
 
 
 def main() -> int:
-    """Run the cases that are not in the results yet; print each as it is done."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", action="append", choices=list(CASES), help="repeatable; all")
-    parser.add_argument("--results", type=Path, required=True, help="JSON lines, appended to")
-    parser.add_argument("--microbatch-rows", type=int, default=16, help="the product's")
-    parser.add_argument("--who", action="append", help="repeatable: contenders; all by default")
-    parser.add_argument("--steps", type=int, default=TIMED_STEPS, help="timed steps of each")
-    parser.add_argument("--child", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    """Run what is not in the results yet; print each as it is done. --table prints them all."""
+    arguments = _arguments()
     if arguments.child:
         case, who = arguments.child
-        found = measure(CASES[case], who, arguments.microbatch_rows, arguments.steps)
-        print(json.dumps(found))
+        print(json.dumps(measure(CASES[case], who, arguments)))
         return 0
-    done = set()
-    if arguments.results.exists():
-        lines = arguments.results.read_text().splitlines()
-        done = {json.loads(line)["case"] for line in lines}
-    for case in arguments.case or CASES:
-        if case not in done:
-            row = run_case(case, arguments.microbatch_rows, arguments.steps, arguments.who)
+    if arguments.table:
+        print(table(arguments.results))
+        return 0
+    done = {(row["case"], row["who"]) for row in read_results(arguments.results)}
+    started = monotonic()
+    for case in arguments.case or TABLE:
+        for who in arguments.who or contenders(CASES[case]):
+            left = arguments.budget_seconds - (monotonic() - started)
+            if (case, who) in done:
+                continue
+            if left < arguments.least_seconds:
+                print(f"{case} {who}: left for the next run, {left:.0f} s are too few", flush=True)
+                continue
+            row = run_contender(case, who, arguments, limit=min(left, CASES[case].seconds))
             arguments.results.parent.mkdir(parents=True, exist_ok=True)
             with arguments.results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -74,145 +69,196 @@ def main() -> int:
     return 0
 
 
-def run_case(
-    case: str, microbatch_rows: int, steps: int, chosen: list[str] | None
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, required=True, help="JSON lines, appended to")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="repeatable; all")
+    everyone = [*PRODUCT, *PEERS]
+    parser.add_argument("--who", action="append", choices=everyone, help="repeatable; the case's")
+    parser.add_argument("--table", action="store_true", help="print the results and stop")
+    parser.add_argument("--steps", type=int, help="timed steps of each; the case's")
+    parser.add_argument("--microbatch-rows", type=int, help="the product's; the case's")
+    parser.add_argument("--peer-microbatch-rows", type=int, default=4, help="PyTorch's")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the product"
+    )
+    parser.add_argument("--volume", type=Path, help="drive for state on NVMe; the temporary folder")
+    parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no more after")
+    parser.add_argument("--least-seconds", type=float, default=30, help="what a contender needs")
+    parser.add_argument("--child", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def contenders(case: Case) -> list[str]:
+    """Who runs a case unless others are named."""
+    return [*case.peers, "headrace", "headrace-clipping"]
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The rows of a results file that did not fail; none when it does not exist."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [row for row in rows if "failed" not in row]
+
+
+def run_contender(
+    case: str, who: str, arguments: argparse.Namespace, *, limit: float
 ) -> dict[str, Any]:
-    """Peers and product of a case, each in a fresh process, so that none inherits memory."""
-    found = {}
-    for who in chosen or (*CASES[case]["peers"], *PRODUCT):
-        command = [sys.executable, "-m", "bench.gpu_step", "--results", "-", "--child", case, who]
-        command += ["--microbatch-rows", str(microbatch_rows), "--steps", str(steps)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-        last = done.stdout.decode().strip().splitlines()[-1:]
-        found[who] = json.loads(last[0]) if done.returncode == 0 else {"failed": done.returncode}
-    return {
+    """One contender in a fresh process, so that none inherits memory; its row of the results."""
+    given = [argument for argument in sys.argv[1:] if argument != "--table"]
+    command = [sys.executable, "-m", "bench.gpu_step", *given, "--child", case, who]
+    started = monotonic()
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(command, stdout=output, stderr=errors, start_new_session=True)
+        try:
+            status: int | str = child.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            status = f"no result within {limit:.0f} s"
+        output.seek(0)
+        errors.seek(0)
+        last = output.read().decode().strip().splitlines()[-1:]
+        said = errors.read().decode(errors="replace").strip()[-WORDS_OF_AN_ERROR:]
+    row = {
         "case": case,
+        "who": who,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpu": torch.cuda.get_device_name(),
+        "wall_seconds": round(monotonic() - started, 1),
+        "box": _box(CASES[case].device),
+        "settings": asdict(CASES[case]),
+        "set": arguments.set,
+    }
+    if status == 0 and last:
+        return {**row, "result": json.loads(last[0])}
+    return {**row, "failed": str(status), "said": said}
+
+
+def _box(device: str) -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    return {
+        "gpu": gpu,
+        "cpus": os.cpu_count(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
-        **{key: value for key, value in CASES[case].items() if key != "peers"},
-        "results": found,
     }
 
 
-def summary(row: dict[str, Any]) -> str:
-    """A case in a few lines: TFLOPS each, and the product's ratio to each peer."""
-    results = row["results"]
-    lines = [f"{row['case']}:"]
-    best = results.get("headrace", {}).get("tflops")
-    for who, result in results.items():
-        if "failed" in result:
-            lines.append(f"  {who}: failed with exit code {result['failed']}")
-            continue
-        ratio = f", headrace is {best / result['tflops']:.2f} x" if best else ""
-        lines.append(
-            f"  {who}: {result['step_seconds']:.3f} s/step, {result['tflops']:.0f} model TFLOPS, "
-            f"peak {result['peak_gib']:.1f} GiB{ratio}"
-        )
-    return "\n".join(lines)
-
-
-def measure(case: dict[str, Any], who: str, microbatch_rows: int, steps: int) -> dict[str, Any]:
+def measure(case: Case, who: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Time one contender: seconds a step (median), model TFLOPS by 6 N T / time, peak memory."""
+    steps = arguments.steps or case.steps
+    on_gpu = case.device == "cuda"
+    before = _device_used() if on_gpu else 0
     if who in PRODUCT:
-        result = _measure_product(case, PRODUCT[who], microbatch_rows, steps)
+        result = _measure_product(case, PRODUCT[who], arguments, steps)
+    elif who == "deepspeed":
+        result = measure_deepspeed(case, steps)
     else:
-        result = _measure_pytorch(case, who, steps)
-    tokens = case["rows"] * TOKENS_PER_ROW
-    flops = 6 * result["num_params"] * tokens / result["step_seconds"]
+        result = measure_pytorch(case, who, steps, arguments.peer_microbatch_rows)
+    flops = 6 * result["num_params"] * case.tokens / result["step_seconds"]
+    reserved = torch.cuda.max_memory_reserved() if on_gpu else 0
     return {
         **result,
         "tflops": flops / 1e12,
-        "tokens_per_second": tokens / result["step_seconds"],
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "tokens_per_second": case.tokens / result["step_seconds"],
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0,
+        "peak_reserved_gib": reserved / 2**30,
+        "device_used_gib": (_device_used() - before) / 2**30 if on_gpu else 0.0,
+        "host_peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
+
+
+def _device_used() -> int:
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def product_config(case: Case, settings: dict[str, Any], arguments: argparse.Namespace) -> Any:
+    """The product's settings for a case, and those that --set gives on top."""
+    values = {
+        "device": case.device,
+        "compute_dtype": "bfloat16",
+        "compile": "static",
+        "host_bytes": HOST_BYTES,
+        "loss_chunk_tokens": CHUNK_TOKENS,
+        "commit_every_steps": 1 if case.commit else 2**31,
+        "batch_rows": case.rows,
+        "microbatch_rows": arguments.microbatch_rows or case.microbatch_rows,
+        **case.settings,
+        **settings,
+    }
+    for text in arguments.set:
+        name, _, value = text.partition("=")
+        try:
+            values[name] = json.loads(value)
+        except json.JSONDecodeError:
+            values[name] = value
+    return TrainConfig(model="random", dataset="random", **values)
 
 
 def _measure_product(
-    case: dict[str, Any], settings: dict[str, Any], microbatch_rows: int, steps: int
+    case: Case, settings: dict[str, Any], arguments: argparse.Namespace, steps: int
 ) -> dict[str, Any]:
-    config = TrainConfig(
-        model="random",
-        dataset="random",
-        device="cuda",
-        compute_dtype="bfloat16",
-        compile="static",
-        batch_rows=case["rows"],
-        microbatch_rows=min(microbatch_rows, case["rows"]),
-        loss_chunk_tokens=CHUNK_TOKENS,
-        commit_every_steps=10_000,
-        **settings,
-    )
-    spec = shape_spec(SHAPE, case["layers"])
-    found = bench_step(
-        config,
-        spec=spec,
-        tokens_per_row=TOKENS_PER_ROW,
-        slots=(3,),
-        num_steps=steps,
-        commit=False,
-    )
-    run = found["runs"]["3"]
-    return {
+    config = product_config(case, settings, arguments)
+    rates: dict[str, Any] = {}
+    drive_bytes = 4 * 2**30 if case.device == "cuda" else 2**28
+    if case.limit == "pcie":
+        rates = measure_copies()
+        torch.cuda.empty_cache()
+    elif case.limit == "drive":
+        rates = {"mixed": [measure_drive(arguments.volume, num_bytes=drive_bytes)]}
+    with tempfile.TemporaryDirectory(prefix="headrace-gpu-step-", dir=arguments.volume) as folder:
+        found = bench_step(
+            config,
+            spec=shape_spec(case.shape, case.layers),
+            volumes=[VolumeConfig(path=Path(folder))],
+            tokens_per_row=case.tokens_per_row,
+            slots=(config.num_slots or 3,),
+            num_steps=steps,
+            commit=case.commit,
+        )
+    if case.limit == "drive":
+        rates["mixed"].append(measure_drive(arguments.volume, num_bytes=drive_bytes))
+    (run,) = found["runs"].values()
+    result = {
         "num_params": found["num_params"],
-        "step_seconds": run["step_seconds"],
-        "all_step_seconds": run["all_step_seconds"],
         "microbatch_rows": config.microbatch_rows,
-        "plan": run["plan"],
-        "link_bytes": run["link_bytes"],
-        "loss": run["loss"],
-    }
+        **{key: run[key] for key in (
+            "step_seconds", "all_step_seconds", "commit_seconds", "warm_seconds", "ways", "plan",
+            "placement", "link_bytes", "loss",
+        )},
+    }  # fmt: skip
+    if case.limit:
+        result["limit"] = limit_of(case, result, rates)
+    return result
 
 
-def _measure_pytorch(case: dict[str, Any], who: str, steps: int) -> dict[str, Any]:
-    """fp32 weights, bf16 autocast, fused AdamW, microbatches of 4 rows; the loss is chunked as
-    the product's is, so that both hold as few logits."""
-    config = transformers.LlamaConfig(**dict(shape_spec(SHAPE, case["layers"]).config))
-    with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM(config)
-    model.train()
-    if who == "pytorch-checkpointing":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    body: Callable[..., Any] = model.model
-    if who == "pytorch-compiled":
-        body = torch.compile(model.model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    seconds = []
-    for _ in range(WARM_STEPS + steps):
-        shape = (case["rows"], TOKENS_PER_ROW)
-        ids = torch.randint(0, config.vocab_size, shape, device="cuda")
-        torch.cuda.synchronize()
-        started = perf_counter()
-        for rows in torch.split(ids, 4):
-            _accumulate(model, body, rows, 1 / ids.numel())
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        seconds.append(perf_counter() - started)
-    gc.collect()
+def limit_of(case: Case, result: dict[str, Any], rates: dict[str, Any]) -> dict[str, Any]:
+    """What the links alone would take for a step, in seconds, and the step's ratio to it.
+
+    `needed` counts the bytes that any way must move, `moved` those that the run did move.
+    """
+    links, step = result["link_bytes"], result["step_seconds"]
+    if case.limit == "pcie":
+        up, down = (each * result["num_params"] for each in (UP_BYTES, DOWN_BYTES))
+        needed = copy_limit_seconds(up, down, rates)
+        moved = copy_limit_seconds(links["h2d"], links["d2h"], rates)
+    else:
+        step += result["commit_seconds"]
+        mixed = sum(rates["mixed"]) / len(rates["mixed"])
+        needed = (UP_BYTES + DOWN_BYTES) * result["num_params"] / mixed
+        moved = (links["nvme_read"] + links["nvme_write"]) / mixed
     return {
-        "num_params": sum(p.numel() for p in model.parameters()),
-        "step_seconds": median(seconds[WARM_STEPS:]),
-        "all_step_seconds": seconds,
-        "microbatch_rows": 4,
+        "rates": rates,
+        "needed_seconds": needed,
+        "moved_seconds": moved,
+        "ratio_to_needed": needed / step,
+        "ratio_to_moved": moved / step,
     }
-
-
-def _accumulate(model: Any, body: Callable[..., Any], ids: Tensor, scale: float) -> None:
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        hidden = body(input_ids=ids, use_cache=False).last_hidden_state
-        leaf = hidden.detach().requires_grad_()
-        flat = leaf[:, :-1].flatten(0, 1)
-        targets = ids[:, 1:].flatten()
-        for part, wanted in zip(
-            torch.split(flat, CHUNK_TOKENS), torch.split(targets, CHUNK_TOKENS), strict=True
-        ):
-            logits = model.lm_head(part).float()
-            loss = torch.nn.functional.cross_entropy(logits, wanted, reduction="sum") * scale
-            torch.autograd.backward(loss, retain_graph=True)
-    torch.autograd.backward(hidden, leaf.grad)
 
 
 if __name__ == "__main__":

@@ -219,6 +219,25 @@ def test_job_of_a_killed_daemon_ends_with_the_same_weights(
         assert weights(second, job) == undisturbed.weights
 
 
+def test_a_failed_job_is_gone_on_with_to_the_same_weights(
+    daemon: RunningDaemon, house: House, undisturbed: Finished
+) -> None:
+    api = api_of(daemon)
+    job_id = create(api, house)
+    in_the_way = house.home / "data" / "jobs" / job_id / "checkpoints"
+    await_(in_the_way.parent.is_dir)
+    in_the_way.touch()  # no checkpoint can be written: the job fails at step 10
+    await_(lambda: api.fine_tuning.jobs.retrieve(job_id).status in DONE)
+    failed = api.fine_tuning.jobs.retrieve(job_id)
+    assert failed.status == "failed"
+    made = api.fine_tuning.jobs.create(
+        model="tiny", training_file=failed.training_file, extra_body={"resume_from": job_id}
+    )
+    job = finish(api, made.id)
+    assert [step["step"] for step in steps_of(api, made.id)] == list(range(10, STEPS + 1))
+    assert weights(daemon, job) == undisturbed.weights
+
+
 def test_second_daemon_on_the_same_data_is_refused(house: House, daemon: RunningDaemon) -> None:
     command = [*daemon.command, "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, env=daemon.environment)

@@ -1,11 +1,13 @@
 """A compiled layer is one callable for forward, recompute and the kept graph: the same bits."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from datasets import write_dataset
 from runs import Run, assert_same_state
@@ -28,15 +30,28 @@ DEVICES = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler imports what its own version deprecates
+# The compiler imports what its own version deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A folder for compiled layers, shared by the tests; the variables are as before afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            patch.setenv(name, "")
+        yield str(tmp_path_factory.mktemp("compiled"))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_kept_and_recomputed_activations_of_a_compiled_layer_give_the_same_bits(
-    tmp_path: Path, device: dict[str, Any]
+    tmp_path: Path, device: dict[str, Any], compile_cache: str
 ) -> None:
     """Rows of many lengths, in microbatches of one row and of more."""
     model = make_tiny_llama(tmp_path / "model", tied=True, seed=3, layers=2)
     dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30, 12], vocab=384)
-    common = {**device, "compile": "dynamic", "max_steps": 3, "batch_rows": 3}
+    common = {**device, "compile": "dynamic", "compile_cache": compile_cache}
+    common |= {"max_steps": 3, "batch_rows": 3}
     again = Run(tmp_path / "again", model, dataset, recompute="all", **common)
     kept = Run(tmp_path / "kept", model, dataset, recompute="none", **common)
     eager = Run(tmp_path / "eager", model, dataset, **{**common, "compile": "off"})
@@ -45,3 +60,25 @@ def test_kept_and_recomputed_activations_of_a_compiled_layer_give_the_same_bits(
     assert_same_state(kept.state(), again.state())
     losses = [m["loss"] for m in again.metrics()]
     assert losses == pytest.approx([m["loss"] for m in eager.metrics()], abs=0.02)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_compiler_without_memory_finds_the_layer_in_the_folder_that_was_given(
+    tmp_path: Path, device: dict[str, Any], compile_cache: str
+) -> None:
+    """As in a second process: what the compiler holds in memory is dropped between the runs."""
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=3, layers=2)
+    dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30, 12], vocab=384)
+    common = {**device, "compile": "dynamic", "compile_cache": compile_cache}
+    common |= {"max_steps": 1, "batch_rows": 3}
+    states = []
+    for name in ("first", "second"):
+        torch._dynamo.reset()
+        counters.clear()
+        run = Run(tmp_path / name, model, dataset, **common)
+        run.go()
+        states.append(run.state())
+    assert any(Path(compile_cache).iterdir())
+    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0
+    assert_same_state(*states)

@@ -123,7 +123,7 @@ def test_source_dtype_is_what_the_files_store(tmp_path: Path, dtype: str) -> Non
 def test_unknown_family_lists_the_known_ones(tmp_path: Path) -> None:
     make_tiny_llama(tmp_path, tied=True, seed=0, layers=1)
     edit_config(tmp_path, model_type="mamba")
-    with pytest.raises(UnknownFamily, match="'mamba'.*known here are: llama"):
+    with pytest.raises(UnknownFamily, match="'mamba'.*known here are: gemma2, .*llama"):
         read_model_spec(tmp_path)
 
 

@@ -43,7 +43,10 @@ def test_adamw_is_bit_equal_to_its_twins_on_gpu_and_cpu(dtype: torch.dtype) -> N
     config = TrainConfig(model="m", dataset="d", learning_rate=3e-4, weight_decay=0.1)
     scalars = AdamScalars.at(17, learning_rate=3e-4, config=config)
     results = []
-    for device, update in (("cuda", adamw_update), ("cuda", adamw_torch), ("cpu", adamw_torch)):
+    forms = [
+        (device, update) for device in ("cuda", "cpu") for update in (adamw_update, adamw_torch)
+    ]
+    for device, update in forms:
         state, grad = _inputs(dtype, device)
         update(state, grad, torch.tensor(0.37, device=device), scalars)
         results.append([t.cpu() for t in (state.hi, state.lo, state.exp_avg, state.exp_avg_sq)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine import write_demo_data
+from headrace.engine import CpuKernel, write_demo_data
 from headrace.service.__main__ import main
 from headrace.service.cli import doctor
 from headrace.service.cli.output import Exit
@@ -118,6 +118,16 @@ def test_doctor_judges_memory_by_what_the_control_groups_leave(
     assert check.verdict == "warn" and "100 MB available by the limit" in check.found
 
 
+def test_doctor_warns_where_updates_on_the_cpu_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert doctor.check_cpu_optimizer().verdict == "pass"
+    kernel = CpuKernel(form="chunked", why="numba cannot be used (No module named 'numba')")
+    monkeypatch.setattr("headrace.engine.adamw_cpu.cpu_kernel", lambda: kernel)
+    check = doctor.check_cpu_optimizer()
+    assert check.verdict == "warn" and kernel.why in check.found and "pip install" in check.fix
+
+
 def test_data_check_names_line_and_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,16 +199,42 @@ def test_data_check_with_a_model_counts_what_is_trained(
     assert 0 < found["trained_tokens"] < found["tokens"]
 
 
+SMALL = ("--layers", "2", "--tokens-per-row", "8", "--batch-rows", "2", "--microbatch-rows", "1",
+         "--steps", "1")  # fmt: skip
+
+
 def test_bench_step_times_each_number_of_slots(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ("--layers", "2", "--tokens", "8", "--rows", "2", "--microbatch-rows", "1")
     code, found = run_json(
-        capsys, "bench", "step", *small, "--steps", "1", "--volume", tmp_path, "--throttle", "1GB"
+        capsys, "bench", "step", *SMALL, "--volume", tmp_path, "--throttle", "1GB"
     )
     assert code == Exit.OK and found["runs"].keys() == {"1", "3"}
     assert found["runs"]["3"]["link_bytes"]["nvme_write"] >= 12 * found["num_params"]
     assert found["box"]["torch"] and list(tmp_path.iterdir()) == []
+
+
+def test_bench_step_without_durability_writes_nothing_of_what_memory_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = run_json(
+        capsys, "bench", "step", "--shape", "tiny", "--init", "random", "--durability", "none",
+        "--state-tier", "host", "--slots", "2", *SMALL, "--volume", tmp_path,
+    )  # fmt: skip
+    (timed,) = found["runs"].values()
+    assert code == Exit.OK and timed["commit_seconds"] == 0
+    assert timed["link_bytes"]["nvme_write"] == timed["link_bytes"]["nvme_read"] == 0
+    assert timed["link_bytes"]["h2d"] > 12 * found["num_params"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--init", "zeros"), ("--durability", "some"), ("--state-tier", "tape")]
+)
+def test_bench_step_refuses_what_it_cannot_do(
+    wrong: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("bench", "step", *SMALL, *wrong, "--volume", tmp_path) == Exit.USAGE
+    assert wrong[1] in capsys.readouterr().err
 
 
 def test_bench_step_of_an_unknown_shape_lists_the_known(

@@ -369,3 +369,28 @@ def test_status_tells_of_worker_device_storage_and_disk(tmp_path: Path) -> None:
         assert status["storage"][0]["active"] in ("direct", "buffered")
 
     use(make_daemon(tmp_path, script={"do": {"1": "kill"}}), body)
+
+
+def test_a_hung_worker_whose_job_is_paused_meanwhile_leaves_the_reason(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until(lambda: job(daemon, job_id).engine.get("step", 0) == 1)
+        await daemon.stop_job(job_id, "pause")
+        await until_status(daemon, job_id, "paused")
+        assert "made no progress" in messages(daemon, job_id)
+
+    script = {"do": {"2": "hang"}}
+    use(make_daemon(tmp_path, script=script, hang_seconds=1.0), body)
+
+
+def test_a_job_that_finds_no_room_for_its_data_waits_paused(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        held = await until_status(daemon, job_id, "paused", "failed")
+        assert held.status == "paused" and "want of room" in messages(daemon, job_id)
+        (daemon.settings.data_dir / "script.json").write_text("{}")
+        daemon.journal.move(job_id, "queued")
+        daemon.wake()
+        await until_status(daemon, job_id, "succeeded")
+
+    use(make_daemon(tmp_path, script={"prepare": "no_space"}), body)

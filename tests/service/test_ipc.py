@@ -6,7 +6,7 @@ from headrace.service import ipc
 from headrace.service.channel import Channel, channel_pair
 
 MESSAGES: list[ipc.Message] = [
-    ipc.Run(job_id="ftjob-1", spec_path="/s", job_dir="/j", after_seq=7),
+    ipc.Run(job_id="ftjob-1", spec_path="/s", job_dir="/j", state_name="s", after_seq=7),
     ipc.Stop(reason="pause", job_id="ftjob-1"),
     ipc.Stop(reason="shutdown"),
     ipc.Hello(pid=5, rss_bytes=1),

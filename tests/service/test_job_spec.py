@@ -82,6 +82,40 @@ def test_everything_left_open_is_settled_and_makes_a_config(
     assert job.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("asked", "steps", "minutes", "shown"),
+    [
+        ({}, 1, None, "step"),
+        ({"durability": "step"}, 1, None, "step"),
+        ({"durability": {"steps": 7}}, 7, None, {"steps": 7}),
+        ({"durability": {"minutes": 5}}, 2**31 - 1, 5, {"minutes": 5}),
+        ({"durability": "none"}, 2**31 - 1, None, "none"),
+    ],
+)
+def test_durability_says_when_the_state_is_committed(
+    model_dir: Path, tmp_path: Path, asked: dict[str, Any], steps: int, minutes: Any, shown: Any
+) -> None:
+    job = resolve(model_dir, write_rows(tmp_path / "t.jsonl", 9), **asked)
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.commit_every_steps, config.commit_every_minutes) == (steps, minutes)
+    assert job.settings["durability"] == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"early_stopping": {"patience": 2}}, "give eval_every too"),
+        ({"keep_best": 1}, "give eval_every too"),
+        ({"eval_every": 2, "keep_best": 1}, "give checkpoint_every too"),
+    ],
+)
+def test_what_goes_by_evaluations_wants_evaluations(
+    model_dir: Path, tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    assert said in refusal(model_dir, rows, asked, validation_file=rows).message
+
+
 def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "t.jsonl", 20)
     asked = {
@@ -97,14 +131,19 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "max_steps": 3,
         "loss_chunk": 64,
         "eval_every": 2,
-        "checkpoint_every": {"steps": 2},
+        "early_stopping": {"patience": 3, "min_delta": 0.01},
+        "checkpoint_every": {"steps": 2, "minutes": 30},
         "keep_last": 4,
+        "keep_best": 2,
+        "optimizer": "adamw",
         "max_seq_len": 64,
         "overlong": "drop",
         "train_on": "all",
     }
-    limits = {"max_bytes_written": 10**12}
+    limits = {"max_bytes_written": 10**12, "max_hours": 2, "min_free_disk": 10**9}
+    export = [{"format": "hf", "dtype": "bfloat16"}]
     top: dict[str, Any] = {"seed": 5, "commit_every": 2, "keep_commits": 1, "limits": limits}
+    top |= {"export": export, "deterministic": False, "compute_dtype": "bfloat16"}
     job = resolve(model_dir, rows, asked, validation_file=rows, **top)
     config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
     assert (config.batch_rows, config.microbatch_rows, config.num_epochs) == (10, 2, 2)
@@ -112,7 +151,14 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "none")
     assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
     assert (config.checkpoint_every_steps, config.keep_last) == (2, 4)
+    assert (config.keep_best, config.checkpoint_every_minutes) == (2, 30)
+    assert (config.early_stop_evals, config.early_stop_delta) == (3, 0.01)
     assert (config.commit_every_steps, config.seed) == (2, 5)
+    assert (config.export_dtype, config.deterministic) == ("bfloat16", False)
+    shown = job.settings
+    assert (shown["export"], shown["limits"], shown["keep_commits"]) == (export, limits, 1)
+    assert (shown["durability"], shown["compute_dtype"]) == ({"steps": 2}, "bfloat16")
+    assert job.plan["total_steps"] == 3
     assert (config.keep_commits, config.max_bytes_written) == (1, 10**12)
     assert job.hyperparameters["learning_rate_multiplier"] == 20
     assert {name: job.hyperparameters[name] for name in asked} == asked

@@ -104,6 +104,17 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"hyperparameters": {"keep_last": 1 << 63}}, "hyperparameters.keep_last"),
         ({"host_bytes": 1 << 64}, "host_bytes"),
         ({"commit_every": 10**20}, "commit_every"),
+        ({"commit_every": 2, "durability": "step"}, "commit_every"),
+        ({"durability": "often"}, "durability"),
+        ({"durability": 3}, "durability"),
+        ({"durability": {}}, "durability"),
+        ({"durability": {"steps": 0}}, "durability.steps"),
+        ({"durability": {"hours": 1}}, "durability.hours"),
+        ({"limits": {"max_hours": 0}}, "limits.max_hours"),
+        ({"export": []}, "export"),
+        ({"export": [{"format": "onnx"}]}, "export.0.format"),
+        ({"hyperparameters": {"adapter": {"type": "lora"}}}, "hyperparameters.adapter"),
+        ({"chat_template": "x"}, "chat_template"),
         ({"hyperparameters": {"clip_mode": "some"}}, "hyperparameters.clip_mode"),
         ({"training_file": None}, "training_file"),
         ({"training_file": "\ud800"}, "training_file"),
@@ -153,3 +164,11 @@ def test_the_envelope_has_its_four_keys() -> None:
         "code": None,
         "hint": "look elsewhere",
     }
+
+
+def test_a_known_field_that_there_is_not_may_be_left_open() -> None:
+    given = CreateJob.model_validate(
+        {"model": "m", "training_file": "f", "chat_template": None, "dataset": "auto",
+         "hyperparameters": {"adapter": None, "neftune": "auto"}}
+    )  # fmt: skip
+    assert given.hyperparameters and given.hyperparameters.given() == {}

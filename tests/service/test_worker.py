@@ -26,7 +26,7 @@ def make_job(data_dir: Path, name: str = "ftjob-1", **script: Any) -> Run:
     (job_dir / "script.json").write_text(json.dumps(script))
     spec = job_dir / "spec.json"
     spec.write_text(json.dumps(TrainConfig(model="m", dataset="d").to_dict()))
-    return Run(job_id=name, spec_path=str(spec), job_dir=str(job_dir))
+    return Run(job_id=name, spec_path=str(spec), job_dir=str(job_dir), state_name=name)
 
 
 def read_events(run: Run) -> list[LoggedEvent]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.cgroup import GroupMemory, tightest_group
+from headrace.storage.cgroup import GroupMemory, cpu_quota, tightest_group
 
 GIB = 2**30
 
@@ -74,3 +74,23 @@ def test_without_a_limit_there_is_none(tree: Tree) -> None:
     tree.group("job", {"memory.max": "max", "memory.current": GIB})
     assert tree.tightest("0::/job\n") is None
     assert tightest_group(tree.root, tree.root / "missing") is None
+
+
+def test_the_smallest_share_of_processors_counts(tree: Tree) -> None:
+    tree.group("slice", {"cpu.max": "250000 100000"})
+    tree.group("slice/job", {"cpu.max": "max 100000"})
+    tree.own.write_text("0::/slice/job\n")
+    assert cpu_quota(tree.root, tree.own) == 2.5
+
+
+def test_version_1_has_a_tree_of_its_own_for_processors(tree: Tree) -> None:
+    tree.group("cpu", {"cpu.cfs_quota_us": -1, "cpu.cfs_period_us": 100000})
+    tree.group("cpu/docker/x", {"cpu.cfs_quota_us": 400000, "cpu.cfs_period_us": 100000})
+    tree.own.write_text("5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n")
+    assert cpu_quota(tree.root, tree.own) == 4
+
+
+def test_without_a_share_there_is_none(tree: Tree) -> None:
+    tree.group("job", {"cpu.max": "max 100000"})
+    tree.own.write_text("0::/job\n")
+    assert cpu_quota(tree.root, tree.own) is None

@@ -1,0 +1,141 @@
+"""What a job costs besides its steps: commits, checkpoints, the drives' life, money. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.storage import DTYPE_BYTES
+
+from .config import TrainConfig
+from .cost import StepCost, play_visits
+from .model import ModelSpec
+from .rates import Prices, VolumeRates
+from .sizes import Placement
+from .state_record import model_weight_bytes, state_padded_bytes
+from .step_cost import StepModel
+from .visits import Way, sweep_visits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """How much a job trains. `row_tokens`: mean tokens of a row, padding included; None: as many
+    as the longest has. `trained_share`: of the tokens, those that the loss counts."""
+
+    num_steps: int | None = None
+    row_tokens: float | None = None
+    trained_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Something that is written as a whole: bytes, and seconds in which nothing trains."""
+
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wear:
+    """Bytes that a job writes on the volumes, and the part of the drives' rated life that is.
+
+    `share` and `life_steps` (steps that a new drive would last) are None where no rating is known.
+    """
+
+    step_bytes: float
+    job_bytes: float | None
+    rated_bytes: float | None
+    share: float | None
+    life_steps: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """The cost account. `devices_in_memory` GPUs of this size would hold the whole job; they are
+    cheaper per token only if together they train more than `break_even_tokens_per_second`."""
+
+    price_per_hour: float
+    price_per_million_tokens: float
+    job_price: float | None
+    devices_in_memory: int
+    break_even_tokens_per_second: float
+
+
+def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
+    """One commit: what lives above NVMe is written to it, after what is pending was updated."""
+    state = [state_padded_bytes(one, model.config.state_format) for one in model.spec.records]
+    homes = list(zip(state, placement.tiers, strict=True))
+    host = sum(size for size, tier in homes if tier == "host")
+    device = sum(size for size, tier in homes if tier == "device")
+    seconds = (host + device) / drives.write + device / model.rates.d2h
+    written = host + device
+    if way == "deferred":
+        visits = sweep_visits(model.spec)
+        sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
+        seconds += sweep.seconds
+        written += sweep.link_bytes["nvme_write"]
+    return Written(bytes=written, seconds=seconds)
+
+
+def checkpoint_cost(spec: ModelSpec, config: TrainConfig, drives: VolumeRates) -> Written:
+    """A checkpoint, or the export: weights read back from the last commit, and written as files.
+
+    The files are taken to lie on a drive as fast as the volumes. With export dtype `auto` they
+    have the dtype of the model's own; two bytes a parameter is the usual one.
+    """
+    wanted = "bfloat16" if config.export_dtype == "auto" else config.export_dtype
+    size = spec.num_params * DTYPE_BYTES[wanted]
+    held = model_weight_bytes(spec, config.state_format)
+    seconds = held / drives.read + size / drives.write
+    return Written(bytes=size, seconds=seconds)
+
+
+def wear(
+    step: StepCost,
+    commit: Written,
+    *,
+    state_total_bytes: int,
+    config: TrainConfig,
+    job: JobSize,
+    drives: VolumeRates,
+) -> Wear:
+    """Bytes of the whole job: the import, every step, every commit. Rated bytes as the maker's."""
+    per_step = step.link_bytes["nvme_write"] + commit.bytes / config.commit_every_steps
+    total = None if job.num_steps is None else state_total_bytes + per_step * job.num_steps
+    rated = drives.rated_bytes
+    return Wear(
+        step_bytes=per_step,
+        job_bytes=total,
+        rated_bytes=rated,
+        share=total / rated if total is not None and rated else None,
+        life_steps=rated / per_step if rated and per_step else None,
+    )
+
+
+def money(
+    prices: Prices,
+    *,
+    tokens_per_second: float,
+    job_seconds: float | None,
+    in_memory_bytes: int,
+    device_bytes: int,
+) -> Money:
+    """Cost per token, and what as many devices as hold the whole job would have to reach.
+
+    One device with offload beats k of them while its rate over its price is above theirs; k
+    devices are priced with one host, since they need no memory or drive for the state.
+    """
+    devices = max(1, math.ceil(in_memory_bytes / max(1, device_bytes)))
+    theirs = devices * prices.device + prices.host
+    return Money(
+        price_per_hour=prices.total,
+        price_per_million_tokens=prices.total / 3600 / tokens_per_second * 1e6,
+        job_price=None if job_seconds is None else prices.total * job_seconds / 3600,
+        devices_in_memory=devices,
+        break_even_tokens_per_second=tokens_per_second * theirs / prices.total,
+    )
+
+
+def resident_bytes(device_parts: Mapping[str, int], state_total_bytes: int) -> int:
+    """Bytes that the job would take with its whole state on devices: no slots, no streaming."""
+    kept = sum(size for name, size in device_parts.items() if name not in ("slots", "state"))
+    return kept + state_total_bytes

@@ -1,0 +1,116 @@
+"""AdamW on a record in host memory, with every core: one fused pass, or the twin in chunks.
+
+Both forms give the bits of `adamw_torch`. Which one there is depends on numba alone, and the run's
+first event and `headrace doctor` say which.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .adamw import AdamScalars, adamw_torch
+from .adamw_compact import adamw_matrices_torch
+from .cores import usable_cores
+from .ranges import RangePool
+from .state import LayerViews, MatrixViews, RecordViews, StateViews
+
+fused: Any
+_missing = ""
+try:
+    from . import adamw_numba as fused
+except ImportError as error:
+    fused, _missing = None, str(error)
+
+# A chunk of the twin stays in the second-level cache with its scratch, and below the length from
+# which torch would start threads of its own.
+TWIN_CHUNK = 2**15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuKernel:
+    """How the update is done on the CPU: `fused` or `chunked`, and why, in words."""
+
+    form: str
+    why: str
+
+
+def cpu_kernel() -> CpuKernel:
+    """The form of the CPU's update in this process."""
+    if fused is None:
+        return CpuKernel(form="chunked", why=f"numba cannot be used ({_missing})")
+    return CpuKernel(form="fused", why=f"compiled by numba in {fused.compile_seconds:.2f} s")
+
+
+def adamw_cpu(
+    state: RecordViews,
+    grad: Tensor,
+    factor: float,
+    scalars: AdamScalars,
+    *,
+    pool: RangePool | None = None,
+) -> None:
+    """Update weights and moments in place with `grad * factor`, ranges shared by threads.
+
+    `grad` is flat fp32 or bf16 in host memory, of the components' length; `factor` an fp32 value.
+    """
+    pool = pool or _all_cores()
+    if isinstance(state, LayerViews):
+        count = state.matrices.hi.numel()
+        compact_chunked(pool, state.matrices, grad[:count], factor, scalars)
+        state, grad = state.vectors, grad[count:]
+    if fused is None:
+        adamw_chunked(pool, state, grad, factor, scalars)
+    else:
+        adamw_fused(pool, state, grad, factor, scalars)
+
+
+@cache
+def _all_cores() -> RangePool:
+    return RangePool(usable_cores(), "cpu-optimizer")
+
+
+def adamw_fused(
+    pool: RangePool, state: StateViews, grad: Tensor, factor: float, scalars: AdamScalars
+) -> None:
+    """The update in one pass by numba's kernels; arguments as `adamw_cpu`."""
+    bf16 = grad.dtype == torch.bfloat16
+    kernel = fused.adamw_bfloat16 if bf16 else fused.adamw_float32
+    arrays = (
+        state.hi.view(torch.int16).numpy(),
+        state.lo.numpy(),
+        state.exp_avg.numpy(),
+        state.exp_avg_sq.numpy(),
+        (grad.view(torch.int16) if bf16 else grad).numpy(),
+    )
+    values = [np.float32(value) for value in (factor, *scalars.floats().values())]
+    pool.run(grad.numel(), lambda start, stop: kernel(*arrays, start, stop, *values))
+
+
+def adamw_chunked(
+    pool: RangePool, state: StateViews, grad: Tensor, factor: float, scalars: AdamScalars
+) -> None:
+    """The update by the twin, a cache's worth at a time; arguments as `adamw_cpu`."""
+    scale = torch.tensor(factor)
+
+    def work(start: int, stop: int) -> None:
+        parts = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq)
+        piece = StateViews(*(part[start:stop] for part in parts))
+        adamw_torch(piece, grad[start:stop], scale, scalars, chunk=TWIN_CHUNK)
+
+    pool.run(grad.numel(), work)
+
+
+def compact_chunked(
+    pool: RangePool, state: MatrixViews, grad: Tensor, factor: float, scalars: AdamScalars
+) -> None:
+    """The update of matrices by the twin, a cache's worth at a time; arguments as `adamw_cpu`."""
+    scale = torch.tensor(factor)
+
+    def work(start: int, stop: int) -> None:
+        adamw_matrices_torch(state, grad, scale, scalars, span=(start, stop), chunk=TWIN_CHUNK)
+
+    pool.run(grad.numel(), work)

@@ -1,0 +1,83 @@
+"""AdamW on the split state in one pass on the CPU, compiled by numba; the only importer of it.
+
+The operations of `adamw_torch` in their order. LLVM may neither contract nor reassociate them
+(`fastmath=False`), and its division and square root are the processor's, which are correctly
+rounded. Importing this module compiles both kernels, so that no step waits for it.
+"""
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+_UPPER = np.int32(16)  # the upper half of 32 bits starts here
+_HALF = np.int32(0x8000)
+_int16s, _float32s = types.Array(types.int16, 1, "C"), types.Array(types.float32, 1, "C")
+
+
+@numba.njit(inline="always")
+def _same(value):
+    return value
+
+
+@numba.njit(inline="always")
+def _from_bfloat16(bits):
+    return np.int32(np.int32(bits) << _UPPER).view(np.float32)
+
+
+def _compile(widen: Callable[[Any], Any], grads: Any) -> Callable[..., None]:
+    """The kernel for flat gradients of one type, which `widen` turns into fp32."""
+
+    def adamw_range(
+        his,
+        los,
+        ms,
+        vs,
+        gs,
+        start,
+        stop,
+        factor,
+        beta1,
+        one_minus_beta1,
+        beta2,
+        one_minus_beta2,
+        eps,
+        decay,
+        step_size,
+        root_scale,
+    ):
+        # Views from zero on: an index that might be negative would keep the loop from vectors.
+        his, los, gs = his[start:stop], los[start:stop], gs[start:stop]
+        ms, vs = ms[start:stop], vs[start:stop]
+        for i in range(stop - start):
+            g = widen(gs[i]) * factor
+            p = np.int32((np.int32(his[i]) << _UPPER) + np.int32(los[i])).view(np.float32)
+            p = p * decay
+            m = ms[i] * beta1 + g * one_minus_beta1
+            v = vs[i] * beta2 + (g * g) * one_minus_beta2
+            p = p - (m / (math.sqrt(v) * root_scale + eps)) * step_size
+            bits = np.float32(p).view(np.int32)
+            rounded = np.int32(bits + _HALF) >> _UPPER
+            his[i] = np.int16(rounded)
+            los[i] = np.int16(bits - (rounded << _UPPER))
+            ms[i] = m
+            vs[i] = v
+
+    arrays = (_int16s, _int16s, _float32s, _float32s, grads)
+    signature = types.void(*arrays, types.intp, types.intp, *[types.float32] * 9)
+    compiled: Callable[..., None] = numba.njit(signature, nogil=True, error_model="numpy")(
+        adamw_range
+    )
+    return compiled
+
+
+_started = perf_counter()
+# Both take his, los (int16), ms, vs (fp32), gs, start, stop, factor and the scalars of AdamScalars
+# in their order, and update elements start to stop in place without holding Python's lock.
+adamw_float32 = _compile(_same, _float32s)
+adamw_bfloat16 = _compile(_from_bfloat16, _int16s)  # gs: the bits of bfloat16
+compile_seconds = perf_counter() - _started

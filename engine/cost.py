@@ -1,0 +1,142 @@
+"""Seconds of a step: each phase's links side by side, and the step played through. Pure, no torch.
+
+The formula, per phase: the largest of compute, drive (reads and writes share it), copies up and
+copies down; and the first record's way in and the last one's way out, which nothing hides. It
+ranks placements. What a plan promises is the same costs played through the ring (`timeline.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .rates import Rates, VolumeRates
+from .report import LINKS
+from .sizes import Placement
+from .step_cost import Costs, StepModel, VisitCost
+from .timeline import Ring, play
+from .visits import Phase, Visit, Way, step_visits, write_order
+
+Resource = str  # "compute", "drive", "h2d" or "d2h"
+RESOURCES: tuple[Resource, ...] = ("compute", "drive", "h2d", "d2h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCost:
+    """One phase of a step: how long it takes, and how long each resource is busy in it."""
+
+    phase: Phase
+    seconds: float
+    busy_seconds: dict[Resource, float]
+
+    @property
+    def bottleneck(self) -> Resource:
+        """The resource that is busy longest."""
+        return max(self.busy_seconds, key=lambda name: self.busy_seconds[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """A step as predicted: `link_bytes` and `link_seconds` by report.LINKS, payload alone."""
+
+    seconds: float
+    phases: tuple[PhaseCost, ...]
+    link_bytes: dict[str, int]
+    link_seconds: dict[str, float]
+
+    def busy_seconds(self) -> dict[Resource, float]:
+        """How long each resource is busy in the whole step."""
+        return {name: sum(phase.busy_seconds[name] for phase in self.phases) for name in RESOURCES}
+
+
+def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> float:
+    """The step by the formula alone: quick, and the same order of placements as playing it."""
+    visits = step_visits(
+        model.spec, placement.tiers, placement.keep_layers, way, pending=way == "deferred"
+    )
+    costs = model.visits(placement, visits)
+    phases = _busy_by_phase(costs, drives, model.rates)
+    ends = _stage_seconds(costs[0].costs, drives, model.rates)
+    ends += _stage_seconds(costs[-1].costs, drives, model.rates)
+    return sum(max(busy.values()) for busy in phases.values()) + sum(ends)
+
+
+def step_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> StepCost:
+    """The step of a placement, played through its ring."""
+    visits = step_visits(
+        model.spec, placement.tiers, placement.keep_layers, way, pending=way == "deferred"
+    )
+    costs = model.visits(placement, visits)
+    return play_visits(model, placement, visits, costs, drives)
+
+
+def play_visits(
+    model: StepModel,
+    placement: Placement,
+    visits: Sequence[Visit],
+    costs: Sequence[VisitCost],
+    drives: VolumeRates,
+) -> StepCost:
+    """Cost and time of these visits through a ring of the placement's slots."""
+    ring = Ring(num_slots=placement.num_slots, reader_copies=model.config.device == "cpu")
+    played = play(
+        [cost.costs for cost in costs],
+        write_order(visits),
+        ring,
+        drives=drives,
+        rates=model.rates,
+    )
+    ends: dict[Phase, float] = {}
+    for cost, end in zip(costs, played.compute_ends, strict=True):
+        ends[cost.phase] = end
+    last = list(ends)[-1]
+    ends[last] = played.end  # what is still on its way out belongs to the last phase
+    busy = _busy_by_phase(costs, drives, model.rates)
+    starts = [0.0, *ends.values()]
+    phases = tuple(
+        PhaseCost(phase=phase, seconds=ends[phase] - start, busy_seconds=busy[phase])
+        for phase, start in zip(ends, starts, strict=False)
+    )
+    moved = {link: sum(cost.bytes[i] for cost in costs) for i, link in enumerate(LINKS)}
+    return StepCost(
+        seconds=played.end,
+        phases=phases,
+        link_bytes=moved,
+        link_seconds=_link_seconds(moved, drives, model.rates),
+    )
+
+
+def _link_seconds(moved: Mapping[str, int], drives: VolumeRates, rates: Rates) -> dict[str, float]:
+    return {
+        "nvme_read": moved["nvme_read"] / drives.read,
+        "nvme_write": moved["nvme_write"] / drives.write,
+        "h2d": moved["h2d"] / rates.h2d,
+        "d2h": moved["d2h"] / rates.d2h,
+    }
+
+
+def _busy_by_phase(
+    costs: Sequence[VisitCost], drives: VolumeRates, rates: Rates
+) -> dict[Phase, dict[Resource, float]]:
+    sums: dict[Phase, list[float]] = {}
+    for cost in costs:
+        total = sums.setdefault(cost.phase, [0.0] * 5)
+        for stage, amount in enumerate(cost.costs):
+            total[stage] += amount
+    return {phase: _busy(total, drives, rates) for phase, total in sums.items()}
+
+
+def _busy(total: Sequence[float], drives: VolumeRates, rates: Rates) -> dict[Resource, float]:
+    read, up, compute, down, written = total
+    both = bool(up and down)
+    up_rate, down_rate = rates.link(busy=both)
+    return {
+        "compute": compute,
+        "drive": drives.seconds(read, written),
+        "h2d": up / up_rate,
+        "d2h": down / down_rate,
+    }
+
+
+def _stage_seconds(costs: Costs, drives: VolumeRates, rates: Rates) -> list[float]:
+    """Seconds of each link stage of one visit alone, compute left out."""
+    read, up, _, down, written = costs
+    return [read / drives.read, up / rates.h2d, down / rates.d2h, written / drives.write]

@@ -1,0 +1,30 @@
+"""Floating-point operations of a layer and of the head, from shapes alone. Pure.
+
+A matrix product with a weight of n elements takes 2 n operations a token forward and 4 n
+backward (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1). Causal
+attention adds 2 s d forward for rows of s tokens and queries of d elements in all: two products
+over the s / 2 positions that a token sees on average.
+"""
+
+from .model import ModelSpec, RecordLayout
+
+
+def layer_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_tokens: int) -> float:
+    """Operations of one layer's forward pass over `tokens` tokens in rows of `row_tokens`.
+
+    Backward takes twice as many, and once more where the layer is recomputed.
+    """
+    matrices = sum(param.num_elements for param in layout.params if len(param.full_shape) > 1)
+    attention = 2.0 * row_tokens * spec.num_heads * spec.head_dim
+    return tokens * (2.0 * matrices + attention)
+
+
+def head_flops(spec: ModelSpec, *, trained_tokens: int) -> float:
+    """Operations of projection and loss over `trained_tokens`, forward and backward together."""
+    return 6.0 * spec.vocab_size * spec.hidden_size * trained_tokens
+
+
+def model_flops(spec: ModelSpec, *, tokens: int) -> float:
+    """The 6 N T of a step, N without the embedding, by which trainers are compared."""
+    looked_up = 0 if spec.tied else sum(one.num_params for one in spec.of_kind("embedding"))
+    return 6.0 * (spec.num_params - looked_up) * tokens

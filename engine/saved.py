@@ -1,0 +1,44 @@
+"""Bytes that the graph of a layer saves beyond those of a plain Llama's. Pure, no torch.
+
+Counted from the graphs of the families' decoder layers (`tests/engine/test_saved.py`).
+"""
+
+from .model import LAYERS, ModelSpec
+
+SCORE_BYTES = 8  # of a score that is not fused: what tanh and softmax save, and a cast
+
+
+def norm_bytes(spec: ModelSpec) -> int:
+    """Bytes per token that norms beyond Llama's two save: each its input and its scaled input.
+
+    In float32, in which norms compute whatever the compute dtype is.
+    """
+    names = _tensors(spec)
+    outer = sum(name.endswith("layernorm.weight") for name in names)
+    widths = [spec.hidden_size] * max(0, outer - 2)
+    if "self_attn.q_norm.weight" in names:
+        widths += [spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim]
+    return 2 * 4 * sum(widths)
+
+
+def attention_bytes(spec: ModelSpec, width: int, row_tokens: int) -> int:
+    """Bytes per token that attention saves besides Llama's tensors, of `width` bytes an element.
+
+    That is one sum of scores for each head, in float32. Queries that come out of one projection
+    with keys and values are copied out of it. A fused attention copies keys and values for each
+    head of queries when it is given a mask, and keeps the mask, row_tokens wide. With a softcap
+    nothing is fused and every score is saved.
+    """
+    sums = 4 * (spec.num_heads + 2)  # and the two norms' scales
+    apart = (spec.num_heads - spec.num_kv_heads) * spec.head_dim
+    joined = apart * width if "self_attn.qkv_proj.weight" in _tensors(spec) else 0
+    masked = any(kind.window is not None and kind.window < row_tokens for kind in spec.layer_kinds)
+    if not (masked or spec.attention_softcap):
+        return sums + joined
+    copied = 2 * apart
+    scores = SCORE_BYTES * spec.num_heads * row_tokens if spec.attention_softcap else 0
+    return sums + joined + (copied + row_tokens) * width + scores
+
+
+def _tensors(spec: ModelSpec) -> set[str]:
+    return {param.name.removeprefix(f"{LAYERS}0.") for param in spec.of_kind("layer")[0].params}

@@ -1,0 +1,181 @@
+"""What each visit of a step takes: bytes over each link, seconds of compute. Pure, no torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .config import TrainConfig
+from .flops import head_flops, layer_flops
+from .model import ModelSpec, RecordLayout
+from .rates import Rates, Work
+from .sizes import Placement, Sizes, Tier, kept_grad_bytes
+from .visits import Phase, Visit, visit_bytes
+
+Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What passes through the model in one step. `tokens` count the padding, too."""
+
+    tokens: int
+    microbatches: int
+    row_tokens: int
+    trained_tokens: int
+
+    @classmethod
+    def of(
+        cls, sizes: Sizes, *, row_tokens: float | None = None, trained_share: float = 1.0
+    ) -> "StepLoad":
+        """The largest step, or one of rows of `row_tokens` tokens, padding included."""
+        config = sizes.config
+        tokens = sizes.step_tokens
+        if row_tokens is not None:
+            tokens = min(tokens, math.ceil(config.batch_rows * row_tokens))
+        return cls(
+            tokens=tokens,
+            microbatches=math.ceil(config.batch_rows / config.microbatch_rows),
+            row_tokens=max(1, tokens // config.batch_rows),
+            trained_tokens=math.ceil(tokens * trained_share),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitCost:
+    """One visit: payload bytes by link (whole numbers), and seconds of compute.
+
+    `costs` is what the stages of the pipeline do; bytes that compute itself waits for are in its
+    seconds there, and not in the link's stage.
+    """
+
+    phase: Phase
+    costs: Costs
+    bytes: tuple[int, int, int, int]  # by report.LINKS
+
+
+class StepModel:
+    """Costs of the visits of one model and run on one box. Layers that are alike are asked once."""
+
+    def __init__(self, sizes: Sizes, rates: Rates, load: StepLoad) -> None:
+        self._sizes = sizes
+        self.spec: ModelSpec = sizes.spec
+        self.config: TrainConfig = sizes.config
+        self.rates = rates
+        self.load = load
+        self._width = sizes.compute_bytes
+        self._microbatch_tokens = max(1, load.tokens // load.microbatches)
+        self._hidden_bytes = load.tokens * self.spec.hidden_size * self._width
+        self._known: dict[object, VisitCost] = {}
+        layers = self.spec.of_kind("layer")
+        names = {record.name: i for i, record in enumerate(self.spec.records)}
+        self.layer_of = {names[layer.name]: i for i, layer in enumerate(layers)}
+        self._head = self.spec.of_kind("head")
+
+    def with_steps_of(self, factor: int) -> "StepModel":
+        """The same box and model with so many times the tokens, in microbatches as large."""
+        load = StepLoad(
+            tokens=factor * self.load.tokens,
+            microbatches=factor * self.load.microbatches,
+            row_tokens=self.load.row_tokens,
+            trained_tokens=factor * self.load.trained_tokens,
+        )
+        return StepModel(self._sizes, self.rates, load)
+
+    def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
+        """The cost of each visit, in order."""
+        kept = set(placement.keep_layers)
+        gradients = placement.keep_grads
+        parked = placement.activation_tier == "host"
+        found = []
+        for visit in visits:
+            layer = self.layer_of.get(visit.record)
+            tier = placement.tiers[visit.record]
+            record = self.spec.records[visit.record]
+            key = (
+                record.kind, record.num_elements, layer in kept, tier, parked, gradients,
+                visit.action, visit.reads, visit.writes, visit.phase, visit.pending, layer == 0,
+            )  # fmt: skip
+            cost = self._known.get(key)
+            if cost is None:
+                cost = self._known[key] = self._cost(
+                    visit, record, tier, kept=layer in kept, parked=parked, gradients=gradients
+                )
+            found.append(cost)
+        return found
+
+    def _cost(
+        self,
+        visit: Visit,
+        record: RecordLayout,
+        tier: Tier,
+        *,
+        kept: bool,
+        parked: bool,
+        gradients: bool,
+    ) -> VisitCost:
+        moved = visit_bytes(self.spec, self.config, visit, tier)
+        up, down = 0, 0
+        if parked and record.kind == "layer" and not kept:
+            down += self._hidden_bytes if visit.action == "forward" else 0
+            up += self._hidden_bytes if visit.action == "backward" else 0
+        if gradients and tier != "device":
+            down += self._finished_bytes(visit, record)
+            if visit.pending or (visit.action == "update" and visit.phase == "optimizer"):
+                up += kept_grad_bytes(self.config, record)
+        compute = self._compute(visit, record, kept=kept) + self.rates.visit_seconds
+        h2d, d2h = moved.get("h2d", 0), moved.get("d2h", 0)
+        read, written = moved.get("nvme_read", 0), moved.get("nvme_write", 0)
+        if self.config.device == "cpu":  # these copies are made by the thread that computes
+            compute += up / self.rates.h2d + down / self.rates.d2h
+            costs: Costs = (read, h2d, compute, d2h, written)
+        else:
+            costs = (read, h2d + up, compute, d2h + down, written)
+        return VisitCost(
+            phase=visit.phase, costs=costs, bytes=(read, written, h2d + up, d2h + down)
+        )
+
+    def _finished_bytes(self, visit: Visit, record: RecordLayout) -> int:
+        """Bytes of the gradients that are complete at the end of this visit."""
+        if visit.action == "head":
+            return sum(kept_grad_bytes(self.config, one) for one in (*self._head, record))
+        return kept_grad_bytes(self.config, record) if visit.action == "backward" else 0
+
+    def _compute(self, visit: Visit, record: RecordLayout, *, kept: bool) -> float:
+        """Seconds that the compute stage works on the record."""
+        elements, memory = record.num_elements, self.rates.device_memory
+        seconds = 0.0
+        weights = visit.reads != "nothing" and visit.action != "update"
+        if weights and self._width == 4 and not (kept and visit.action == "backward"):
+            seconds += self._per_element("join", elements)
+        if visit.writes or visit.action == "update":
+            seconds += self._per_element("update", elements)
+        if visit.action in ("load_table", "load_head"):
+            seconds += 2 * self._width * elements / memory
+        elif visit.action == "forward":
+            seconds += self._layer_seconds(record, backward=False)
+        elif visit.action == "head":
+            seconds += self._head_seconds()
+        elif visit.action == "backward":
+            seconds += self._layer_seconds(record, backward=True)
+            seconds += 0 if kept else self._layer_seconds(record, backward=False)
+            seconds += 4 * elements / memory  # the sum begins at zero
+            seconds += self._per_element("accumulate", elements) * self.load.microbatches
+            seconds += self._per_element("finish", elements)
+        return seconds
+
+    def _layer_seconds(self, record: RecordLayout, *, backward: bool) -> float:
+        flops = layer_flops(
+            self.spec, record, tokens=self.load.tokens, row_tokens=self.load.row_tokens
+        )
+        rate = self.rates.flops(self._microbatch_tokens, backward=backward)
+        return flops * (2 if backward else 1) / rate
+
+    def _head_seconds(self) -> float:
+        """Loss and both gradients; the sums of the table's rows are finished here."""
+        table = self.spec.vocab_size * self.spec.hidden_size
+        rate = self.rates.head_flops or self.rates.flops(self._microbatch_tokens, backward=True)
+        products = head_flops(self.spec, trained_tokens=self.load.trained_tokens) / rate
+        return products + 4 * table / self.rates.device_memory + self._per_element("finish", table)
+
+    def _per_element(self, work: Work, elements: int) -> float:
+        return elements / self.rates.params_per_second(work)

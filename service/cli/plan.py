@@ -1,0 +1,214 @@
+"""`headrace plan`: what a run would be and cost, on this box or one that is described."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .body import parse_setting
+from .options import ByteSize, Device, Json, Volumes
+from .output import CliError, Exit, human_bytes, print_json
+from .plan_view import show_plan, show_schemes
+from .serve import Config, DataDir, load_settings
+
+if TYPE_CHECKING:
+    from headrace.engine import Box, ModelSpec, TrainConfig
+
+BoxFile = Annotated[
+    str | None,
+    typer.Option("--box", help="A file that describes a box, or the name of one that comes with "
+                               "Headrace; without it: this one. `--box list` names them."),
+]  # fmt: skip
+Shape = Annotated[str | None, typer.Option(help="A named shape; no model files are needed.")]
+Model = Annotated[Path | None, typer.Option(help="A model's directory; only headers are read.")]
+Rows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
+MicrobatchRows = Annotated[
+    int | None, typer.Option(min=1, help="Rows at once, at most; all of a step unless given.")
+]
+Tokens = Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Steps of the whole job.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A field of the run, such as "
+                 "commit_every_steps=10, clip_mode=per_layer, max_wear_share=0.1; repeatable."),
+]  # fmt: skip
+Schemes = Annotated[
+    bool, typer.Option(help="Compare ways to keep the state, by bytes alone, instead of one plan.")
+]
+Params = Annotated[float | None, typer.Option(help="With --schemes: so many parameters.")]
+Price = Annotated[float | None, typer.Option(min=0, help="Per hour, in any currency.")]
+
+
+def plan(
+    job_file: Annotated[
+        Path | None, typer.Argument(help="A create body as JSON, as for `headrace train`.")
+    ] = None,
+    shape: Shape = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Shorten or lengthen it.")] = None,
+    model: Model = None,
+    box: BoxFile = None,
+    rows: Rows = 8,
+    microbatch_rows: MicrobatchRows = None,
+    tokens: Tokens = 2048,
+    steps: Steps = None,
+    settings: Settings = None,
+    schemes: Schemes = False,
+    params: Params = None,
+    device_price: Price = None,
+    host_price: Price = None,
+    volumes_price: Price = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    volume: Volumes = None,
+    device: Device = None,
+    device_bytes: ByteSize = None,
+    host_bytes: ByteSize = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would take: time, memory, bytes, wear, and what it would wait for.
+
+    Of a job file, or of a shape or model with rows of a given length. Nothing is trained, and a
+    box that is described, not measured, gives a plan and no more.
+    """
+    if box == "list":
+        _list_boxes(as_json)
+        return
+    here = load_settings(
+        config, data_dir=data_dir, volumes=volume or None, device=device,
+        device_bytes=device_bytes, host_bytes=host_bytes,
+    )  # fmt: skip
+    found = _find_box(box, here, (device_price, host_price, volumes_price))
+    if job_file is not None:
+        report = _of_job(job_file, model, here, found)
+    elif schemes:
+        report = _compare(found, params or _spec(shape, layers, model).num_params, rows * tokens)
+        print_json(report) if as_json else show_schemes(report)
+        return
+    else:
+        values = dict(map(parse_setting, settings or []))
+        values |= {"batch_rows": rows, "microbatch_rows": microbatch_rows or rows}
+        values |= {"device_bytes": here.device_bytes, "host_bytes": here.host_bytes}
+        report = _of_shape(_spec(shape, layers, model), found, values, tokens, steps)
+    print_json(report) if as_json else show_plan(report)
+
+
+def _find_box(name: str | None, here: Any, prices: Sequence[float | None]) -> "Box":
+    """The box that is described, or this one, with the prices that were given."""
+    from headrace.engine import BadBoxFile, Prices, read_box
+    from headrace.storage import StoreError
+
+    from ..site import Site
+
+    try:
+        box = Site.of(here).box() if name is None else read_box(name)
+    except (BadBoxFile, StoreError) as error:
+        raise CliError(str(error)) from error
+    if any(prices):
+        device, host, volumes = (price or 0.0 for price in prices)
+        known = replace(box.known_rates(), prices=Prices(device=device, host=host, volumes=volumes))
+        box = replace(box, rates=known)
+    return box
+
+
+def _spec(shape: str | None, layers: int | None, model: Path | None) -> "ModelSpec":
+    from headrace.engine import ModelError, read_model_spec, shape_spec
+
+    if (shape is None) == (model is None):
+        raise CliError("give a job file, or one of --shape and --model")
+    try:
+        return shape_spec(shape, layers) if shape else read_model_spec(model or Path())
+    except (ValueError, ModelError) as error:
+        raise CliError(str(error)) from error
+
+
+def _of_shape(
+    spec: "ModelSpec", box: "Box", values: dict[str, Any], tokens: int, steps: int | None
+) -> dict[str, Any]:
+    """The plan for a model and rows of that length. CliError with the numbers when none fits."""
+    from headrace.engine import (
+        CannotFit,
+        JobSize,
+        TrainConfig,
+        fit_microbatch_rows,
+        make_plan,
+        plan_report,
+    )  # fmt: skip
+
+    on_gpu = box.device == "cuda"
+    usual = {
+        "device": box.device,
+        "compute_dtype": "bfloat16" if on_gpu else "float32",
+        "loss_chunk_tokens": 4096 if on_gpu else 256,
+    }
+    job = JobSize(num_steps=steps)
+    try:
+        config = TrainConfig.from_dict({"model": "", "dataset": "", **usual, **values})
+        fitting = fit_microbatch_rows(spec, config, longest_row_tokens=tokens, box=box)
+        config = replace(config, microbatch_rows=fitting)
+        made = make_plan(spec, config, longest_row_tokens=tokens, box=box, job=job)
+    except CannotFit as error:
+        nearest = _nearest(spec, config, tokens, box)
+        raise CliError(f"{error}{nearest}", Exit.REFUSED) from error
+    except (TypeError, ValueError) as error:
+        raise CliError(str(error)) from error
+    report = plan_report(made, spec, config, longest_row_tokens=tokens, box=box, job=job)
+    return {"model": {"family": spec.family, "num_params": spec.num_params}, "plan": report}
+
+
+def _nearest(spec: "ModelSpec", config: "TrainConfig", tokens: int, box: "Box") -> str:
+    from headrace.engine import nearest_fit
+
+    found = nearest_fit(spec, config, longest_row_tokens=tokens, box=box)
+    texts = [
+        f"{name} {human_bytes(value) if name.endswith('_bytes') else value}"
+        for name, value in found.items()
+    ]
+    return f". What would fit: {', or '.join(texts)}" if texts else ""
+
+
+def _of_job(job_file: Path, model: Path | None, here: Any, box: "Box") -> dict[str, Any]:
+    """The plan of a create body, as the daemon would answer it."""
+    from ..errors import ApiError
+    from ..foreground import find_sources
+    from ..job_spec import resolve_job
+    from ..schemas import parse_create
+    from ..shapes import plan_object
+    from ..site import Site
+    from .body import read_job_file
+
+    try:
+        asked = parse_create(read_job_file(job_file)).body()
+        sources = find_sources(asked, here, model, job_file.absolute().parent)
+        return plan_object(asked, resolve_job(asked, sources, Site.of(here).on(box)))
+    except ApiError as error:
+        hint = f" {error.hint}" if error.hint else ""
+        raise CliError(f"{error.message}{hint}", Exit.REFUSED) from error
+
+
+def _compare(box: "Box", num_params: float, tokens: int) -> dict[str, Any]:
+    from headrace.engine import compare_schemes
+
+    rates = box.known_rates()
+    drives = rates.drives(list(box.volumes))
+    found = compare_schemes(rates, drives, num_params=num_params, tokens=tokens)
+    return {
+        "box": rates.name,
+        "origin": rates.origin,
+        "num_params": num_params,
+        "tokens": tokens,
+        "schemes": [asdict(one) for one in found],
+    }
+
+
+def _list_boxes(as_json: bool) -> None:
+    from headrace.engine import read_box, shipped_boxes
+
+    from .output import print_table
+
+    boxes = {name: read_box(name).known_rates().name for name in shipped_boxes()}
+    if as_json:
+        print_json(boxes)
+    else:
+        print_table(["box", "what it is"], [[*one] for one in boxes.items()], empty="")

@@ -1,0 +1,69 @@
+"""Parts of a create request that are objects of their own."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+from pydantic import model_validator as validator
+
+from .errors import ApiError
+from .strict import HYPERPARAMETERS, Bytes, Count, Positive, Strict
+
+
+class Every(Strict):
+    """How often something is done: after so many steps, or minutes, or whichever comes first."""
+
+    path = f"{HYPERPARAMETERS}.checkpoint_every"
+
+    steps: Count | None = None
+    minutes: Positive | None = None
+
+    @validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.steps is None and self.minutes is None:
+            message = f"{self.path} says neither steps nor minutes."
+            raise ApiError(400, message, param=self.path, code="missing_field")
+        return self
+
+
+class CommitEvery(Every):
+    """How often the training state is made durable."""
+
+    path = "durability"
+
+
+class EarlyStopping(Strict):
+    """End after `patience` evaluations whose loss was not lower by more than `min_delta`."""
+
+    path = f"{HYPERPARAMETERS}.early_stopping"
+
+    patience: Count
+    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class Limits(Strict):
+    """Bounds at which a job pauses instead of going on."""
+
+    path = "limits"
+
+    max_hours: Positive | None = None
+    max_bytes_written: Bytes | None = None
+    min_free_disk: Bytes | None = None
+
+
+class Export(Strict):
+    """What becomes of the trained weights: a Hugging Face directory, in the model's own dtype
+    unless another is named.
+    """
+
+    path = "export"
+
+    format: Literal["hf"] = "hf"
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+
+
+def check_durability(value: Any) -> Any:
+    """Refuse what is neither a word for it nor an object, before the object is looked at."""
+    if value is None or value in ("step", "none") or isinstance(value, dict):
+        return value
+    message = f"durability is {value!r:.80}; wanted 'step', 'none', or {{steps}} or {{minutes}}."
+    raise ApiError(400, message, param="durability", code="invalid_value")

@@ -1,0 +1,61 @@
+"""How a job is run: what it keeps and how often, within which limits. It changes no bit. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+NEVER = 2**31 - 1  # steps; more than a run has
+SHOWN = ("device", "compute_dtype", "state_format", "deterministic", "device_bytes", "host_bytes")
+
+
+def checkpoint_values(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that settled hyperparameters say of checkpoints and stopping."""
+    every = settled.get("checkpoint_every") or {}
+    stopping = settled.get("early_stopping") or {}
+    return {
+        "checkpoint_every_steps": every.get("steps"),
+        "checkpoint_every_minutes": every.get("minutes"),
+        "keep_last": settled["keep_last"],
+        "keep_best": settled.get("keep_best", 0),  # jobs from before there was a choice
+        "early_stop_evals": stopping.get("patience"),
+        "early_stop_delta": stopping.get("min_delta", 0.0),
+    }
+
+
+def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that a create body says of commits, limits and export."""
+    durability = body.get("durability") or {"steps": body.get("commit_every") or 1}
+    if durability == "step":
+        durability = {"steps": 1}
+    elif durability == "none":
+        durability = {}
+    (export,) = body.get("export") or [{}]
+    return {
+        "commit_every_steps": durability.get("steps", NEVER),
+        "commit_every_minutes": durability.get("minutes"),
+        "keep_commits": body.get("keep_commits") or 0,
+        "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
+        "export_dtype": export.get("dtype", "auto"),
+    }
+
+
+def shown_settings(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a job beside its hyperparameters, as its `engine` object echoes them.
+
+    `values` are the fields of its TrainConfig.
+    """
+    return {
+        **{name: values[name] for name in SHOWN},
+        "durability": _durability(values),
+        "keep_commits": values["keep_commits"],
+        "export": [{"format": "hf", "dtype": values["export_dtype"]}],
+        "limits": body.get("limits"),
+        "resume_from": body.get("resume_from"),
+    }
+
+
+def _durability(values: Mapping[str, Any]) -> str | dict[str, Any]:
+    steps, minutes = values["commit_every_steps"], values["commit_every_minutes"]
+    if steps == 1:
+        return "step"
+    every = {"steps": None if steps == NEVER else steps, "minutes": minutes}
+    return {name: value for name, value in every.items() if value is not None} or "none"

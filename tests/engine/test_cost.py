@@ -1,0 +1,118 @@
+"""Predicted bytes are the formula's, and predicted seconds follow from bytes and rates."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace.engine import Box, TrainConfig, make_plan, shape_spec
+from headrace.engine.rates import LayerRate, Rates, VolumeRates
+
+SPEC = shape_spec("llama3-70b")
+N = SPEC.num_params
+LAYERS = sum(record.num_params for record in SPEC.of_kind("layer"))
+RATES = Rates(
+    origin="described",
+    h2d=50e9,
+    d2h=50e9,
+    host_memory=200e9,
+    device_memory=1e18,  # so that operations and bytes alone count
+    layers=(LayerRate(tokens=4096, forward_flops=600e12, backward_flops=600e12),),
+    default_volume=VolumeRates(read=24e9, write=16e9),
+    volumes={"/d": VolumeRates(read=24e9, write=16e9)},
+)
+BOX = Box(
+    device="cuda", device_bytes=900 * 10**9, host_bytes=64 * 10**9, volumes={"/d": 4 * 10**12},
+    rates=RATES,
+)  # fmt: skip
+
+
+def config(**settings: Any) -> TrainConfig:
+    given: dict[str, Any] = {
+        "model": "m", "dataset": "d", "device": "cuda", "compute_dtype": "bfloat16",
+        "batch_rows": 16, "microbatch_rows": 1, "clip_mode": "per_layer", "state_tier": "nvme",
+        "loss_chunk_tokens": 4096, "recompute": "all",
+    }  # fmt: skip
+    return TrainConfig(**(given | settings))
+
+
+def forecast(box: Box = BOX, **settings: Any):  # type: ignore[no-untyped-def]
+    return make_plan(SPEC, config(**settings), longest_row_tokens=4096, box=box).forecast
+
+
+def test_a_step_reads_14_and_writes_12_bytes_a_parameter() -> None:
+    moved = forecast().step.link_bytes
+    assert moved["nvme_read"] == pytest.approx(14 * N, rel=0.02)
+    assert moved["nvme_write"] == pytest.approx(12 * N, rel=0.02)
+
+
+def test_a_step_that_waits_for_the_drive_takes_its_bytes_over_its_rate() -> None:
+    found = forecast(batch_rows=4)
+    assert found.bottleneck == "drive"
+    assert found.step.seconds == pytest.approx(14 * N / 24e9 + 12 * N / 16e9, rel=0.03)
+
+
+def test_a_step_that_waits_for_compute_takes_its_operations_over_their_rate() -> None:
+    """8 N T without attention: forward, recompute and both gradients."""
+    found = forecast(batch_rows=128)
+    assert found.bottleneck == "compute"
+    tokens = 128 * 4096
+    attention = 4 * 2 * 4096 * SPEC.hidden_size * SPEC.num_layers
+    head = 2 * SPEC.vocab_size * SPEC.hidden_size  # its part is 6, not 8
+    expected = tokens * (8 * LAYERS + attention + 3 * head) / 600e12
+    assert found.step.seconds == pytest.approx(expected, rel=0.03)
+
+
+def test_tokens_needed_are_those_of_the_reference_formula() -> None:
+    """T* = F/8 (b_r/R + b_w/W): 100 thousand tokens for the exact format on 24 / 16 GB/s."""
+    needed = forecast().step_tokens_needed["drive"]
+    assert needed == pytest.approx(600e12 / 8 * (14 / 24e9 + 12 / 16e9), rel=0.08)
+
+
+def test_tokens_needed_do_not_depend_on_depth_or_on_the_tokens_of_the_plan() -> None:
+    few, many = (forecast(batch_rows=rows).step_tokens_needed["drive"] for rows in (4, 64))
+    assert few == pytest.approx(many, rel=0.01)
+    spec = shape_spec("llama3-70b", layers=40)
+    plan = make_plan(spec, config(), longest_row_tokens=4096, box=BOX)
+    assert plan.forecast.step_tokens_needed["drive"] == pytest.approx(many, rel=0.05)
+
+
+def test_the_condition_of_a_pass_is_its_own() -> None:
+    """Forward needs F/R tokens; a kept layer needs more in backward, since it computes less."""
+    forward, backward = forecast().conditions
+    assert (forward.phase, backward.phase) == ("forward", "backward")
+    attention = 1 + 2 * 4096 * SPEC.hidden_size * SPEC.num_layers / (2 * LAYERS)
+    assert forward.tokens_needed == pytest.approx(600e12 / 24e9 / attention, rel=0.02)
+    by_bytes = 600e12 / 6 * (12 / 24e9 + 12 / 16e9) / attention
+    assert backward.tokens_needed == pytest.approx(by_bytes, rel=0.02)
+    assert forward.holds == (forward.tokens_needed <= 16 * 4096)
+    assert backward.holds == (backward.tokens_needed <= 16 * 4096)
+
+
+def test_an_update_after_the_norm_is_hidden_by_no_number_of_tokens() -> None:
+    box = replace(BOX, host_bytes=400 * 10**9)
+    found = forecast(box=box, clip_mode="exact", clip_way="serial")
+    assert [one.tokens_needed for one in found.conditions if one.phase == "optimizer"] == [None]
+
+
+def test_a_slower_link_shows_in_the_plan() -> None:
+    slow = replace(BOX, rates=replace(RATES, h2d=2e9))
+    found = forecast(box=slow)
+    assert found.bottleneck == "h2d" and found.next_bottleneck == "drive"
+    assert "bound by the link to the device" in found.sentence
+
+
+def test_two_drives_of_unequal_speed_take_parts_of_their_own() -> None:
+    fast, slow = VolumeRates(read=6e9, write=4e9), VolumeRates(read=3e9, write=2e9)
+    known = replace(RATES, volumes={"/a": fast, "/b": slow}).drives(["/a", "/b"])
+    assert known.read == pytest.approx(9e9) and known.write == pytest.approx(6e9)
+    unknown = replace(RATES, volumes={"/a": fast}, default_volume=slow).drives(["/a", "/b"])
+    assert unknown.read == pytest.approx(6e9)  # equal parts: both wait for the slow one
+
+
+def test_rates_survive_a_trip_through_json() -> None:
+    import json
+    from dataclasses import asdict
+
+    again = Box.from_dict(json.loads(json.dumps(asdict(BOX))))
+    assert again.rates == RATES

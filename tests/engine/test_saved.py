@@ -1,0 +1,54 @@
+"""What a layer's graph holds is what the plan counts for it, in every family."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+from headrace.engine import TrainConfig
+from headrace.engine.layer import LayerModule, param_views, trainable
+from headrace.engine.model import ModelSpec
+from headrace.engine.sizes import saved_bytes
+from headrace.engine.source import spec_from_config
+from tiny_families import CASES, SHARED
+
+ROWS, TOKENS = 2, 48
+CONFIG = TrainConfig(model="m", dataset="d")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(case: str, dtype: str) -> None:
+    config_class = CONFIG_MAPPING[case.split("-")[0]]
+    spec = spec_from_config(config_class(**SHARED, **CASES[case]).to_dict())
+    held = held_bytes(spec, getattr(torch, dtype))
+    settings = replace(CONFIG, compute_dtype=dtype)  # type: ignore[arg-type]
+    counted = saved_bytes(spec, settings, ROWS * TOKENS, TOKENS)
+    assert 0.7 * counted < held <= counted
+
+
+def held_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes that the graph of the greediest layer keeps, weights and positions left out."""
+    module = LayerModule(spec, device=torch.device("cpu"), dtype=dtype)
+    positions = module.positions(TOKENS)
+    most = 0
+    for layout in spec.of_kind("layer"):
+        flat = torch.randn(layout.num_elements).to(dtype)
+        weights = trainable(param_views(flat, layout))
+        hidden = torch.randn(ROWS, TOKENS, spec.hidden_size).to(dtype).requires_grad_()
+        held: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, held: dict[int, int] = held) -> torch.Tensor:
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = module.forward(layout, weights, hidden, positions)
+        held.pop(flat.untyped_storage().data_ptr(), None)
+        for shared in positions.values():
+            for tensor in shared:
+                held.pop(tensor.untyped_storage().data_ptr(), None)
+        most = max(most, sum(held.values()))
+        del output
+    return most

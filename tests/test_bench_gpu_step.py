@@ -1,0 +1,95 @@
+"""The table of GPU steps goes on where it stopped, says what failed, and judges by the limit."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import gpu_step
+from bench.gpu_table import promises, table
+from bench.links import copy_limit_seconds, measure_drive
+
+RATES = {"h2d": 50.0, "d2h": 40.0, "each_of_both": 20.0}
+
+
+def run_bench(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu_step", *map(str, arguments)])
+    return gpu_step.main()
+
+
+def row(case: str, who: str, **result: Any) -> dict[str, Any]:
+    return {"case": case, "who": who, "wall_seconds": 1.0, "result": result}
+
+
+def test_a_contender_that_is_in_the_results_is_left_alone_and_a_failed_one_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.jsonl"
+    kept = [
+        row("smoke", "pytorch", tflops=1.0),
+        {"case": "smoke", "who": "headrace", "failed": "1"},
+    ]
+    results.write_text("".join(json.dumps(one) + "\n" for one in kept))
+    tried = []
+
+    def run(case: str, who: str, arguments: Any, *, limit: float) -> dict[str, Any]:
+        tried.append((case, who, limit))
+        return {"case": case, "who": who, "wall_seconds": 0, "failed": "boom", "said": "why"}
+
+    monkeypatch.setattr(gpu_step, "run_contender", run)
+    assert run_bench(monkeypatch, "--results", results, "--case", "smoke") == 0
+    assert [who for _, who, _ in tried] == ["pytorch-checkpoint", "headrace", "headrace-clipping"]
+    assert len(results.read_text().splitlines()) == 5
+    assert "failed (boom)" in capsys.readouterr().out
+
+
+def test_a_contender_runs_in_a_process_of_its_own_and_one_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.jsonl"
+    common = ("--results", results, "--case", "smoke", "--least-seconds", "0")
+    run_bench(monkeypatch, *common, "--who", "headrace-clipping")
+    run_bench(monkeypatch, *common, "--who", "pytorch", "--budget-seconds", "0.2")
+    good, ended = (json.loads(line) for line in results.read_text().splitlines())
+    assert good["result"]["limit"]["ratio_to_moved"] > 0 and good["result"]["ways"] == ["serial"]
+    assert ended["failed"] == "no result within 0 s"
+    capsys.readouterr()
+    assert run_bench(monkeypatch, "--results", results, "--table") == 0
+    assert "smoke headrace-clipping" in capsys.readouterr().out
+
+
+def test_promises_are_judged_by_the_results(tmp_path: Path) -> None:
+    found = {
+        "headrace": row("12x16k", "headrace", tflops=580, step_seconds=0.5),
+        "headrace-clipping": row("12x16k", "headrace-clipping", tflops=500, step_seconds=0.58),
+        "headrace-deterministic": row("12x16k", "x", tflops=570, step_seconds=0.51),
+        "pytorch": row("12x16k", "pytorch", tflops=400),
+        "pytorch-compiled": {"case": "12x16k", "who": "pytorch-compiled", "failed": "1"},
+    }
+    assert promises("12x16k", found) == [
+        "holds: x pytorch 1.45 (promised 1.15)",
+        "MISSED: clipping, of not clipping 0.86 (promised 0.9)",
+        "deterministic costs 2.0%",
+    ]
+
+
+def test_the_limit_of_a_link_lets_both_ways_run_at_once() -> None:
+    assert copy_limit_seconds(100, 100, RATES) == 5
+    assert copy_limit_seconds(200, 100, RATES) == 5 + 2
+    assert copy_limit_seconds(100, 180, RATES) == 5 + 2
+
+
+def test_the_drive_is_measured_with_reads_and_writes_in_turn(tmp_path: Path) -> None:
+    assert measure_drive(tmp_path, num_bytes=2**28) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_shows_the_last_result_of_each(tmp_path: Path) -> None:
+    result = {"step_seconds": 1, "tflops": 2, "tokens_per_second": 3, "peak_gib": 4,
+              "peak_reserved_gib": 5, "host_peak_gib": 6}  # fmt: skip
+    rows = [row("24x16k", "pytorch", **{**result, "step_seconds": s}) for s in (7, 8)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert "8.000 s/step" in table(path) and "7.000" not in table(path)
