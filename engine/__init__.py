@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from .adamw_cpu import CpuKernel, cpu_kernel
     from .advice import nearest_fit, plan_report
     from .bench import bench_step
-    from .box import available_memory, detect_box
+    from .box import available_memory, detect_box, known_rates
     from .box_file import BadBoxFile, read_box, shipped_boxes
+    from .calibration import calibrate_compute
     from .cores import usable_cores
     from .data import TokenDataset, num_steps
     from .demo_data import DemoData, write_demo_data
@@ -58,6 +59,8 @@ _HOMES = {
     "available_memory": "box",
     "bench_step": "bench",
     "detect_box": "box",
+    "known_rates": "box",
+    "calibrate_compute": "calibration",
     "shape_spec": "shapes",
     "TokenDataset": "data",
     "num_steps": "data",
@@ -119,12 +122,14 @@ __all__ = [
     "UnknownFamily",
     "available_memory",
     "bench_step",
+    "calibrate_compute",
     "check_rows",
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
     "export_store",
     "fit_microbatch_rows",
+    "known_rates",
     "load_tokenizer",
     "make_plan",
     "measure_cpu_optimizer",

@@ -60,6 +60,13 @@ class Money:
     break_even_tokens_per_second: float
 
 
+def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
+    """How many steps a commit serves, where it is due by steps or by the clock."""
+    minutes = config.commit_every_minutes
+    by_clock = math.inf if minutes is None else max(1.0, 60 * minutes / step_seconds)
+    return min(float(config.commit_every_steps), by_clock)
+
+
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
     state = [state_padded_bytes(one, model.config.state_format) for one in model.spec.records]
@@ -99,7 +106,8 @@ def wear(
     drives: VolumeRates,
 ) -> Wear:
     """Bytes of the whole job: the import, every step, every commit. Rated bytes as the maker's."""
-    per_step = step.link_bytes["nvme_write"] + commit.bytes / config.commit_every_steps
+    every = steps_between_commits(config, step.seconds)
+    per_step = step.link_bytes["nvme_write"] + commit.bytes / every
     total = None if job.num_steps is None else state_total_bytes + per_step * job.num_steps
     rated = drives.rated_bytes
     return Wear(

@@ -3,13 +3,14 @@
 Pure, no torch.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.storage import VolumeRoom
 
-from .account import JobSize
+from .account import JobSize, steps_between_commits
 from .config import TrainConfig
 from .forecast import RESOURCE_NAMES
 from .model import ModelSpec
@@ -86,11 +87,12 @@ def _variants(plan: Plan, config: TrainConfig, box: Box) -> Iterator[_Variant]:
     rows = 2 * config.microbatch_rows
     if rows <= config.batch_rows:
         yield _Variant(f"microbatches of {rows} rows", replace(config, microbatch_rows=rows), box)
-    commit, every = plan.forecast.commit.seconds, config.commit_every_steps
+    commit = plan.forecast.commit.seconds
+    every = math.ceil(steps_between_commits(config, plan.forecast.step.seconds))
     if commit / every > _COMMIT_SHARE * plan.forecast.step.seconds:
         rarer = 10 * every
-        yield _Variant(f"a commit every {rarer} steps",
-                       replace(config, commit_every_steps=rarer), box)  # fmt: skip
+        seldom = replace(config, commit_every_steps=rarer, commit_every_minutes=None)
+        yield _Variant(f"a commit every {rarer} steps", seldom, box)
     if "nvme" in plan.tiers or commit:
         yield _Variant("2 x as many drives", config, _with_twice_the_drives(box))
     host = 2 * (config.host_bytes or box.host_bytes)

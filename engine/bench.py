@@ -23,7 +23,8 @@ from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
 from .state import clear_state, state_record, write_weights
-from .step import StepInputs, StepOutcome, train_step
+from .step import StepOutcome, train_step
+from .step_compute import StepInputs
 from .visits import Way, update_visit
 from .workspace import Workspace
 
@@ -50,7 +51,7 @@ def bench_step(
     *,
     spec: ModelSpec,
     tokens_per_row: int,
-    slots: Sequence[int],
+    slots: Sequence[int | None],
     volumes: Sequence[VolumeConfig] | None = None,
     num_steps: int = 3,
     seed: int = 0,
@@ -58,6 +59,7 @@ def bench_step(
     around: Around = _nothing_around,
 ) -> dict[str, Any]:
     """Time `num_steps` steps (after one that warms up) for each number of slots.
+    None leaves the number to the plan and is named "auto".
 
     The first entry of `slots` that is 1 gives each stage's own seconds, since nothing overlaps
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and
@@ -83,7 +85,7 @@ def bench_step(
         "compute_dtype": config.compute_dtype,
         "state_format": config.state_format,
         "clip_mode": config.clip_mode,
-        "runs": {str(count): run for count, run in runs.items()},
+        "runs": {_named(count): run for count, run in runs.items()},
     }
     if 1 in runs:
         passes = runs[1]["passes"].values()
@@ -100,7 +102,7 @@ def _time_slots(
     config: TrainConfig,
     spec: ModelSpec,
     volumes: Sequence[VolumeConfig],
-    num_slots: int,
+    num_slots: int | None,
     timing: _Timing,
 ) -> dict[str, Any]:
     commit = timing.commit
@@ -109,7 +111,7 @@ def _time_slots(
     if not commit:  # what lives above NVMe then needs no room on it
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     plan = make_plan(spec, config, longest_row_tokens=timing.tokens_per_row, box=box)
-    name = f"bench-{num_slots}"
+    name = f"bench-{_named(num_slots)}"
     TensorStore.remove(volumes, name=name)
     stored = [
         layout
@@ -134,6 +136,10 @@ def _time_slots(
         TensorStore.remove(volumes, name=name)
 
 
+def _named(num_slots: int | None) -> str:
+    return "auto" if num_slots is None else str(num_slots)
+
+
 def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
     """Give every record random weights (norms one) and zero moments, straight in its tier."""
     generator = torch.Generator(work.device).manual_seed(seed)
@@ -150,7 +156,10 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
         clear_state(place, work.records[layout.name])
         write_weights(work.state(layout, slot), master)
         slot.done = work.transfer.fence()
-        mover.write(update_visit(i), slot)
+        visit = update_visit(i)
+        if mover.needs_slot(visit):
+            mover.release(visit, slot)()
+            slot.free.order()
 
 
 def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any]:
@@ -171,6 +180,7 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
                 way=_way(work, outcomes),
                 last_norm=None,
                 pending=pending,
+                another_follows=not timing.commit and step <= timing.num_steps,
             )
             outcomes.append(train_step(work, mover, inputs))
             pending = outcomes[-1].pending

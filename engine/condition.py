@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .cost import planned_visits
 from .rates import Rates, VolumeRates
 from .sizes import Placement, Tier
 from .step_cost import Costs, StepModel
-from .visits import Phase, Way, step_visits
+from .visits import Phase, Way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,7 @@ def conditions(
 ) -> list[Condition]:
     """The condition of every group of layers that are treated alike, in the order of the step."""
     twice = model.with_steps_of(2)
-    visits = step_visits(
-        model.spec, placement.tiers, placement.keep_layers, way, pending=way == "deferred"
-    )
+    visits = planned_visits(model, placement, way)
     costs = zip(
         visits, model.visits(placement, visits), twice.visits(placement, visits), strict=True
     )
@@ -68,9 +67,7 @@ def step_tokens_needed(
     model: StepModel, placement: Placement, way: Way, drives: VolumeRates
 ) -> dict[str, int | None]:
     """Tokens of a step from which all of its compute takes longer than each resource is busy."""
-    visits = step_visits(
-        model.spec, placement.tiers, placement.keep_layers, way, pending=way == "deferred"
-    )
+    visits = planned_visits(model, placement, way)
 
     def total(of: StepModel) -> dict[str, float]:
         costs = [cost.costs for cost in of.visits(placement, visits)]

@@ -73,6 +73,7 @@ class TrainConfig:
     compile_cache: str | None = None  # directory of compiled layers; None: torch's, a temporary one
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
     max_bytes_written: int | None = None  # pause before the volumes have taken more than this
+    calibrate: bool = False  # measure what is not known of drives and compute before planning
     max_wear_share: float | None = None  # refuse a run that takes more of the drives' rated life
 
     def __post_init__(self) -> None:

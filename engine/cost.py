@@ -49,21 +49,59 @@ class StepCost:
 
 def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> float:
     """The step by the formula alone: quick, and the same order of placements as playing it."""
-    visits = step_visits(
-        model.spec, placement.tiers, placement.keep_layers, way, pending=way == "deferred"
-    )
+    visits = planned_visits(model, placement, way)
     costs = model.visits(placement, visits)
     phases = _busy_by_phase(costs, drives, model.rates)
+    if reads_ahead(model, way):
+        return _read_ahead_seconds(model, placement, phases)
     ends = _stage_seconds(costs[0].costs, drives, model.rates)
     ends += _stage_seconds(costs[-1].costs, drives, model.rates)
     return sum(max(busy.values()) for busy in phases.values()) + sum(ends)
 
 
+def planned_visits(model: StepModel, placement: Placement, way: Way) -> list[Visit]:
+    """The visits of a step in the middle of a run."""
+    return step_visits(
+        model.spec,
+        placement.tiers,
+        placement.keep_layers,
+        way,
+        pending=way == "deferred",
+        num_slots=placement.num_slots,
+    )
+
+
+def reads_ahead(model: StepModel, way: Way) -> bool:
+    """Whether a step's first records come up while the one before is in its backward pass."""
+    return way == "deferred" and model.config.device == "cuda"
+
+
+def _read_ahead_seconds(
+    model: StepModel, placement: Placement, phases: Mapping[Phase, Mapping[Resource, float]]
+) -> float:
+    """Forward and backward where the ring carries state over from one step to the next.
+
+    What fits the slots comes up during the backward pass before, and goes down during the one
+    after. A slot is read into, computed on and written in turn: few slots leave a stage idle.
+    """
+    forward, backward = dict(phases["forward"]), dict(phases["backward"])
+    ring_seconds = placement.num_slots * model.slot_bytes / model.rates.link(busy=True)[0]
+    for direction in ("h2d", "d2h"):
+        spare = max(0.0, backward["compute"] - backward[direction])
+        carried = min(ring_seconds, spare, forward[direction])
+        forward[direction] -= carried
+        backward[direction] += carried
+
+    def seconds(busy: Mapping[Resource, float]) -> float:
+        in_turn = (busy["h2d"] + busy["compute"] + busy["d2h"]) / placement.num_slots
+        return max(in_turn, *busy.values())
+
+    return seconds(forward) + seconds(backward)
+
+
 def step_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> StepCost:
     """The step of a placement, played through its ring."""
-    visits = step_visits(
-        model.spec, placement.tiers, placement.keep_layers, way, pending=way == "deferred"
-    )
+    visits = planned_visits(model, placement, way)
     costs = model.visits(placement, visits)
     return play_visits(model, placement, visits, costs, drives)
 
@@ -76,7 +114,11 @@ def play_visits(
     drives: VolumeRates,
 ) -> StepCost:
     """Cost and time of these visits through a ring of the placement's slots."""
-    ring = Ring(num_slots=placement.num_slots, reader_copies=model.config.device == "cpu")
+    ring = Ring(
+        num_slots=placement.num_slots,
+        reader_copies=model.config.device == "cpu",
+        num_staging=placement.num_staging,
+    )
     played = play(
         [cost.costs for cost in costs],
         write_order(visits),

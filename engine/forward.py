@@ -1,18 +1,20 @@
 """The compute stage of a forward pass: embedding, layers and loss, over resident records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from headrace.storage import Mark
 
 from .data import Microbatch
 from .head import LossSums, Targets, head_loss, targets_of
 from .layer import param_views
 from .model import RecordLayout
 from .mover import Mover
-from .pipeline import VisitTimes, run_pass
 from .state import read_weights
-from .visits import Visit, step_visits, write_order
+from .visits import Visit, step_visits
 from .workspace import RingSlot, Workspace
 
 
@@ -24,29 +26,21 @@ def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microba
         visit if visit.action != "head" else Visit(
             record=visit.record, action="head", reads="weights", writes=False, phase="forward"
         )
-        for visit in step_visits(work.spec, plan.tiers, (), "serial", pending=False)
+        for visit in step_visits(
+            work.spec, plan.tiers, (), "serial", pending=False, num_slots=1
+        )
         if visit.phase == "forward" or visit.action == "head"
     ]  # fmt: skip
-    run_visits(work, mover, visits, compute.visit)
+    mover.pipeline.run(visits, compute.visit)
     return compute.sums
 
 
-def run_visits(
-    work: Workspace,
-    mover: Mover,
-    visits: Sequence[Visit],
-    compute: Callable[[Visit, RingSlot], None],
-) -> list[tuple[Visit, VisitTimes]]:
-    """One pass over the ring; each visit with its times."""
-    times = run_pass(
-        visits,
-        work.ring,
-        read=mover.read,
-        compute=compute,
-        write=mover.write,
-        follows=write_order(visits),
-    )
-    return list(zip(visits, times, strict=True))
+class VisitMarks(NamedTuple):
+    """When compute came to a visit, when the record was there, and when compute was done."""
+
+    came: Mark
+    began: Mark
+    ended: Mark
 
 
 class ForwardCompute:
@@ -55,6 +49,7 @@ class ForwardCompute:
     def __init__(self, work: Workspace, microbatches: Sequence[Microbatch]) -> None:
         self.work = work
         self.sums = LossSums.zero(work.device)
+        self.marks: list[VisitMarks] = []
         self.ids = [batch.ids.to(work.device) for batch in microbatches]
         self.targets: list[Targets] = []
         for batch in microbatches:
@@ -64,19 +59,24 @@ class ForwardCompute:
         self.hidden: list[Tensor] = []
 
     @torch.no_grad()
-    def visit(self, visit: Visit, slot: RingSlot) -> None:
+    def visit(self, visit: Visit, slot: RingSlot | None) -> None:
         """Do what the visit says with the resident record, and say when the slot is free."""
-        if slot.ready is not None:
+        transfer = self.work.transfer
+        came = transfer.mark()
+        if slot is not None:
             slot.ready.order()
+        began = transfer.mark()
         layout = self.work.spec.records[visit.record]
         self._before(layout, visit, slot)
         getattr(self, f"_{visit.action}")(layout, visit, slot)
-        slot.done = self.work.transfer.fence()
+        if slot is not None:
+            slot.done = transfer.fence()
+        self.marks.append(VisitMarks(came, began, transfer.mark()))
 
-    def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+    def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         """What is owed to the record before its visit; nothing in a mere forward pass."""
 
-    def _load_table(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+    def _load_table(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         """Copy a piece of the embedding (or head) into the table; the last one starts forward."""
         rows = self.work.table_rows(layout, self.work.table)
         rows.copy_(self._weights(layout, slot).view_as(rows))
@@ -85,13 +85,13 @@ class ForwardCompute:
 
     _load_head = _load_table
 
-    def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+    def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         weights = param_views(self._weights(layout, slot), layout)
         module = self.work.module
         for i, hidden in enumerate(self.hidden):
             self.hidden[i] = module.forward_only(layout, weights, hidden, self.positions[i])
 
-    def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
+    def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         for hidden, targets in zip(self.hidden, self.targets, strict=True):
             head_loss(
                 self.work.module,
@@ -103,11 +103,13 @@ class ForwardCompute:
                 sums=self.sums,
             )
 
-    def _norm_weight(self, layout: RecordLayout, slot: RingSlot) -> Tensor:
+    def _norm_weight(self, layout: RecordLayout, slot: RingSlot | None) -> Tensor:
         (weight,) = param_views(self._weights(layout, slot), layout).values()
         return weight
 
-    def _weights(self, layout: RecordLayout, slot: RingSlot, out: Tensor | None = None) -> Tensor:
+    def _weights(
+        self, layout: RecordLayout, slot: RingSlot | None, out: Tensor | None = None
+    ) -> Tensor:
         """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
         views = self.work.state(layout, slot)
         if self.work.dtype == torch.bfloat16:

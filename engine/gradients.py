@@ -16,37 +16,62 @@ class Gradients:
         self._squares: dict[str, Tensor] = {}
 
     def finish(self, layout: RecordLayout, grad: Tensor) -> Tensor:
-        """Round the flat fp32 sum to the compute dtype, count it in the norm and bring it home."""
+        """Round the flat fp32 sum to the compute dtype, count it in the norm and bring it home.
+
+        What is returned is valid until the next two gradients are finished.
+        """
         work = self._work
+        home = work.grad_homes.get(layout.name)
         resident = work.resident_grads.get(layout.name)
         if resident is not None:
             kept = resident.tensor(work.dtype, grad.numel())
-        else:
-            kept = grad if work.dtype == torch.float32 else torch.empty_like(grad, dtype=work.dtype)
+            self._squares[layout.name] = round_and_square(grad, kept)
+            return kept
+        buffer = None if work.dtype == torch.float32 else work.next_grad_buffer()
+        kept = grad
+        if buffer is not None:
+            buffer.free.order()
+            kept = buffer.device.tensor(work.dtype, grad.numel())
         self._squares[layout.name] = round_and_square(grad, kept)
-        home = work.grad_homes.get(layout.name)
         if home is not None:
-            copied = work.transfer.to_host(
-                kept, home.tensor(work.dtype, kept.numel()), after=work.transfer.fence()
+            landed = work.transfer.to_host(
+                kept,
+                home.tensor(work.dtype, kept.numel()),
+                after=work.transfer.fence(),
+                urgent=True,
             )
-            copied.order()  # the accumulator is used again for the next layer
+            work.grad_landed[layout.name] = landed
+            if buffer is None:
+                landed.order()  # the accumulator is used again for the next layer
+            else:
+                buffer.free = landed
         return kept
 
-    def kept(self, layout: RecordLayout) -> Tensor:
-        """The final gradient of a record, on the device, of its components' length."""
+    def kept(self, layout: RecordLayout, *, early: bool = False) -> Tensor:
+        """The final gradient of a record, on the device, of its components' length.
+
+        `early`: before the end of backward, when a table's accumulator still holds it.
+        """
         work = self._work
         resident = work.resident_grads.get(layout.name)
         if resident is not None:
             return resident.tensor(work.dtype, layout.num_elements)
-        flat = torch.zeros(layout.num_elements, dtype=work.dtype, device=work.device)
-        if layout.name not in work.grad_homes:  # a table: its accumulator still holds it
+        buffer = work.next_grad_buffer()
+        buffer.free.order()
+        flat = buffer.device.tensor(work.dtype, layout.num_elements)
+        home = work.grad_homes.get(layout.name)
+        if early or home is None:  # a table: its accumulator holds it
             rows = work.table_rows(layout, work.table_grad).view(-1)
             flat[: rows.numel()] = rows
+            flat[rows.numel() :] = 0
             return flat
-        home = work.grad_homes[layout.name]
         count = layout.num_params if layout.kind == "head" else layout.num_elements
+        flat[count:] = 0
         work.transfer.to_device(
-            home.tensor(work.dtype, count), flat[:count], after=work.transfer.fence()
+            home.tensor(work.dtype, count),
+            flat[:count],
+            after=(work.transfer.fence(), work.grad_landed[layout.name]),
+            urgent=True,
         ).order()
         return flat
 

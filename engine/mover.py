@@ -1,77 +1,112 @@
-"""Moving records between their home and a ring slot: the reader's and the writer's stage."""
+"""Moving records between their home and a ring slot: what happens before and after compute.
+
+On a GPU a record that lives in host memory is moved by events alone: nothing here waits for the
+device. A record on NVMe passes through a staging slot, and the thread that moves it waits.
+"""
+
+from collections.abc import Callable
 
 import torch
 
+from headrace.storage import Fence, HostSlot
+
+from .pipeline import Pipeline
 from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
 
 
 class Mover:
-    """Reads and writes records for visits, from NVMe or from host memory, up to the device.
-
-    Both stages return when the slot may be used by the next one: on a GPU the copy up is ordered
-    by an event instead, which compute waits for on its stream.
-    """
+    """Reads and writes records for visits, from NVMe or from host memory, up to the device."""
 
     def __init__(self, work: Workspace) -> None:
         self._work = work
         self.drop_writes = False  # set when the step turned out not to be finite
+        self._home_written: dict[str, Fence] = {}
+        self.pipeline: Pipeline[RingSlot] = work.closing(Pipeline(work.ring, self))
+
+    def needs_slot(self, visit: Visit) -> bool:
+        """Whether the record passes through a slot: one on the device is used where it is."""
+        if self._work.spec.records[visit.record].name in self._work.residents:
+            return False
+        return visit.reads != "nothing" or visit.writes or visit.held
 
     def read(self, visit: Visit, slot: RingSlot) -> None:
-        """Bring what the visit reads into the slot's device half."""
-        slot.ready = None
+        """Bring what the visit reads into the slot; `slot.ready` says when it is there."""
         work = self._work
-        layout = work.spec.records[visit.record]
-        record = work.records[layout.name]
-        names = read_names(work.config, record, visit.reads)
-        if not names or layout.name in work.residents:
+        name = work.spec.records[visit.record].name
+        names = read_names(work.config, work.records[name], visit.reads)
+        if not names:
             return
-        source = work.homes.get(layout.name)
-        if source is None:
-            source = slot.host
+        home = work.homes.get(name)
+        if home is not None:
+            written = self._home_written.get(name, Fence())
+            slot.ready = self._copy_up(name, names, home, slot, written)
+            return
+        with work.staging.borrow() as staging:
             work.store.read_into(
-                layout.name, slot.host, tensors=names, committed=visit.committed
+                name, staging.slot, tensors=names, committed=visit.committed
             ).result()
-        for start, stop in record.runs(names):
-            slot.ready = work.transfer.to_device(
+            slot.ready = self._copy_up(name, names, staging.slot, slot, Fence())
+            staging.busy_until = slot.ready
+
+    def _copy_up(
+        self, name: str, names: tuple[str, ...], source: HostSlot, slot: RingSlot, written: Fence
+    ) -> Fence:
+        ready = slot.free
+        for start, stop in self._work.records[name].runs(names):
+            ready = self._work.transfer.to_device(
                 source.tensor(torch.uint8, stop - start, start),
                 slot.device.tensor(torch.uint8, stop - start, start),
+                after=(slot.free, written),
             )
+        return ready
 
-    def write(self, visit: Visit, slot: RingSlot) -> None:
-        """Bring an updated record home, or wait until compute has let go of the slot."""
-        assert slot.done is not None
+    def release(self, visit: Visit, slot: RingSlot) -> Callable[[], None]:
+        """Begin to bring an updated record home; `slot.free` says when the slot is free."""
         work = self._work
-        layout = work.spec.records[visit.record]
-        if not visit.writes or self.drop_writes or layout.name in work.residents:
-            slot.done.wait()
-            return
-        size = work.records[layout.name].padded_bytes
-        home = work.homes.get(layout.name)
-        target = home or slot.host
-        work.transfer.to_host(
-            slot.device.tensor(torch.uint8, size),
-            target.tensor(torch.uint8, size),
-            after=slot.done,
-        ).wait()
-        if home is None:
-            work.store.write_from(layout.name, slot.host).result()
+        slot.free = slot.done
+        if not visit.writes or self.drop_writes:
+            return _nothing_left
+        name = work.spec.records[visit.record].name
+        size = work.records[name].padded_bytes
+        source = slot.device.tensor(torch.uint8, size)
+        home = work.homes.get(name)
+        if home is not None:
+            target = home.tensor(torch.uint8, size)
+            slot.free = work.transfer.to_host(source, target, after=slot.done)
+            self._home_written[name] = slot.free
+            return _nothing_left
+        staging = work.staging.take()
+        slot.free = landed = work.transfer.to_host(
+            source, staging.slot.tensor(torch.uint8, size), after=slot.done
+        )
+
+        def finish() -> None:
+            try:
+                landed.wait()
+                work.store.write_from(name, staging.slot).result()
+            finally:
+                work.staging.give(staging)
+
+        return finish
 
     def flush_homes(self) -> None:
         """Write every record that lives above NVMe into the store's working generation."""
         work = self._work
+        for written in self._home_written.values():
+            written.wait()
         pending = [work.store.write_from(name, home) for name, home in work.homes.items()]
         for write in pending:
             write.result()
-        staging = work.ring[0].host
-        for name, resident in work.residents.items():
-            size = work.records[name].padded_bytes
-            work.transfer.to_host(
-                resident.tensor(torch.uint8, size),
-                staging.tensor(torch.uint8, size),
-                after=work.transfer.fence(),
-            ).wait()
-            work.store.write_from(name, staging).result()
+        with work.staging.borrow() as staging:
+            for name, resident in work.residents.items():
+                size = work.records[name].padded_bytes
+                work.transfer.to_host(
+                    resident.tensor(torch.uint8, size),
+                    staging.slot.tensor(torch.uint8, size),
+                    after=work.transfer.fence(),
+                ).wait()
+                work.store.write_from(name, staging.slot).result()
 
     def load_homes(self) -> None:
         """Read every record that lives above NVMe from the store's last commit."""
@@ -79,10 +114,14 @@ class Mover:
         pending = [work.store.read_into(name, home) for name, home in work.homes.items()]
         for read in pending:
             read.result()
-        staging = work.ring[0].host
-        for name, resident in work.residents.items():
-            work.store.read_into(name, staging).result()
-            size = work.records[name].padded_bytes
-            work.transfer.to_device(
-                staging.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
-            ).wait()
+        with work.staging.borrow() as staging:
+            for name, resident in work.residents.items():
+                work.store.read_into(name, staging.slot).result()
+                size = work.records[name].padded_bytes
+                work.transfer.to_device(
+                    staging.slot.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
+                ).wait()
+
+
+def _nothing_left() -> None:
+    """What is left of a write whose rest the device orders by itself."""

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .forward import run_visits
 from .gradients import Gradients
 from .model import RecordLayout
 from .mover import Mover
@@ -23,7 +22,7 @@ class PendingUpdate:
     factors: dict[str, Tensor]
     scalars: AdamScalars
 
-    def apply(self, work: Workspace, layout: RecordLayout, slot: RingSlot) -> None:
+    def apply(self, work: Workspace, layout: RecordLayout, slot: RingSlot | None) -> None:
         """Update the record that is resident in the slot, or at home on the device."""
         grad = Gradients(work).kept(layout)
         adamw_update(work.state(layout, slot), grad, self.factors[layout.name], self.scalars)
@@ -32,11 +31,12 @@ class PendingUpdate:
 def sweep(work: Workspace, mover: Mover, pending: PendingUpdate) -> None:
     """Update every record now: a commit, an evaluation or an export sees the whole last step."""
 
-    def compute(visit: Visit, slot: RingSlot) -> None:
-        if slot.ready is not None:
+    def compute(visit: Visit, slot: RingSlot | None) -> None:
+        if slot is not None:
             slot.ready.order()
         pending.apply(work, work.spec.records[visit.record], slot)
-        slot.done = work.transfer.fence()
+        if slot is not None:
+            slot.done = work.transfer.fence()
 
     mover.drop_writes = False
-    run_visits(work, mover, sweep_visits(work.spec), compute)
+    mover.pipeline.run(sweep_visits(work.spec), compute)

@@ -1,15 +1,42 @@
-"""The loop that hides the drive: a reader, the compute thread and a writer over a ring of slots."""
+"""The loop that hides the drive: a reader, the compute thread and two writers over a ring of slots.
 
+The threads and the ring outlive a pass: what the next pass begins with can be read while this one
+still computes.
+"""
+
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TypeVar
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
 
-V = TypeVar("V")
+from .visits import Visit
+
 S = TypeVar("S")
-Stage = Callable[[V, S], None]
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class Stages(Protocol[S_contra]):
+    """What happens to a record before and after compute."""
+
+    def needs_slot(self, visit: Visit) -> bool:
+        """Whether the visit's record passes through a slot at all."""
+        ...
+
+    def read(self, visit: Visit, slot: S_contra) -> None:
+        """Bring what the visit reads into the slot. Called in the reader thread."""
+        ...
+
+    def release(self, visit: Visit, slot: S_contra) -> Callable[[], None]:
+        """Begin to bring an updated record home; when it returns, the slot may be read into.
+
+        What is left of the write is the function returned, called in a thread of its own.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -20,76 +47,206 @@ class VisitTimes:
     compute: float = 0.0
     write: float = 0.0
     stall_read: float = 0.0  # the compute thread waited for the read
-    stall_write: float = 0.0  # the reader waited for the slot's last write
-    finished: float = 0.0  # when compute ended (perf_counter)
+    stall_write: float = 0.0  # the reader waited for a free slot, or for the record's last write
 
 
-def run_pass(
-    visits: Sequence[V],
-    slots: Sequence[S],
-    *,
-    read: Stage[V, S],
-    compute: Stage[V, S],
-    write: Stage[V, S],
-    follows: Sequence[int | None] | None = None,
-) -> list[VisitTimes]:
-    """Compute visit i while the reader fills the slots ahead and the writer drains those behind.
+@dataclass(slots=True, eq=False)
+class _Job(Generic[S]):
+    """One visit on its way through the stages."""
 
-    The ring is the only bound on memory: a slot is read into again only after its last write has
-    finished. Visit i is read only after the write of visit `follows[i]`, an earlier one. A failure
-    in any stage is raised here, after every started stage has ended.
-    """
-    writes: list[Future[None]] = []
-    times = [VisitTimes() for _ in visits]
-    written: list[Future[None]] = [Future() for _ in visits]
+    visit: Visit
+    follows: "Future[None] | None"  # the record's last write
+    holder: "_Job[S] | None"  # the visit whose slot this one takes over
+    slot: S | None = None
+    read: "Future[None]" = field(default_factory=Future)
+    written: "Future[None]" = field(default_factory=Future)
+    times: VisitTimes = field(default_factory=VisitTimes)
 
-    def timed_read(i: int) -> None:
-        started = perf_counter()
-        if i >= len(slots):
-            written[i - len(slots)].result()
-        if follows is not None and (earlier := follows[i]) is not None:
-            written[earlier].result()
-        waited = perf_counter()
-        read(visits[i], slots[i % len(slots)])
-        times[i].stall_write = waited - started
-        times[i].read = perf_counter() - waited
 
-    def timed_write(i: int) -> None:
-        started = perf_counter()
-        with settling(written[i]):
-            write(visits[i], slots[i % len(slots)])
-        times[i].write = perf_counter() - started
+class Pipeline(Generic[S]):
+    """A ring of slots with its threads; a context manager that ends them."""
 
-    with ThreadPoolExecutor(1, "reader") as reader, ThreadPoolExecutor(1, "writer") as writer:
-        reads = [reader.submit(timed_read, i) for i in range(min(len(slots), len(visits)))]
+    def __init__(self, slots: Sequence[S], stages: Stages[S]) -> None:
+        """`slots` are used in turn; a slot is read into again only after its release."""
+        self._stages = stages
+        self._num_slots = len(slots)
+        self._free = _FreeSlots(slots)
+        self._reader = ThreadPoolExecutor(1, "reader")
+        self._releaser = ThreadPoolExecutor(1, "writer")
+        self._writer = ThreadPoolExecutor(1, "writer")
+        self._last_write: dict[int, Future[None]] = {}
+        self._holders: dict[int, _Job[S]] = {}
+        self._ahead: list[_Job[S]] = []
+
+    def run(
+        self,
+        visits: Sequence[Visit],
+        compute: Callable[[Visit, S | None], None],
+        *,
+        ahead: Sequence[Visit] = (),
+    ) -> list[VisitTimes]:
+        """Compute the visits in order, each with its slot (None when it needs none).
+
+        A visit is read after the last write of its record. `ahead` are visits that the next pass
+        will begin with, if nothing intervenes: they are read as soon as slots are free. A failure
+        in any stage is raised here, and ends the pipeline.
+        """
+        jobs = self._take_ahead(visits)
+        jobs += [self._submit(visit) for visit in visits[len(jobs) :]]
+        self._ahead = self._submit_ahead(ahead)
         try:
-            for i, visit in enumerate(visits):
+            for job in jobs:
                 started = perf_counter()
-                reads[i].result()
+                job.read.result()
                 arrived = perf_counter()
-                compute(visit, slots[i % len(slots)])
-                times[i].finished = perf_counter()
-                times[i].stall_read = arrived - started
-                times[i].compute = times[i].finished - arrived
-                writes.append(writer.submit(timed_write, i))
-                if len(reads) < len(visits):
-                    reads.append(reader.submit(timed_read, len(reads)))
-            for done in writes:
-                done.result()
-        finally:
-            # After a failure, reads that have not started, and those that wait for a write that
-            # will not come, would only wait for a dead loop.
-            for pending in (*reads, *writes, *written):
-                pending.cancel()
-    return times
+                compute(job.visit, job.slot)
+                job.times.stall_read = arrived - started
+                job.times.compute = perf_counter() - arrived
+                self._releaser.submit(self._release, job)
+            for job in jobs:
+                job.written.result()
+        except BaseException:
+            # Reads that wait for a write that will not come would only wait for a dead loop.
+            for job in (*jobs, *self._ahead):
+                job.written.cancel()
+            self.close()
+            raise
+        return [job.times for job in jobs]
+
+    def close(self) -> None:
+        """End the threads; what was read ahead is dropped."""
+        self._free.stop()
+        for executor in (self._reader, self._releaser, self._writer):
+            executor.shutdown(wait=True, cancel_futures=True)
+        self._ahead = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _submit(self, visit: Visit) -> _Job[S]:
+        job = _Job[S](
+            visit,
+            follows=self._last_write.get(visit.record),
+            holder=self._holders.pop(visit.record, None) if visit.held else None,
+        )
+        if visit.writes:
+            self._last_write[visit.record] = job.written
+        if visit.holds:
+            self._holders[visit.record] = job
+        job.read = self._reader.submit(self._read, job)
+        return job
+
+    def _submit_ahead(self, visits: Sequence[Visit]) -> list[_Job[S]]:
+        """Jobs for as many visits as slots can hold: more would wait for a pass that is over."""
+        jobs: list[_Job[S]] = []
+        used = 0
+        for visit in visits:
+            used += self._stages.needs_slot(visit)
+            if used > self._num_slots:
+                break
+            jobs.append(self._submit(visit))
+        return jobs
+
+    def _take_ahead(self, visits: Sequence[Visit]) -> list[_Job[S]]:
+        """What has been read ahead, when it is what these visits begin with; else it is dropped."""
+        jobs, self._ahead = self._ahead, []
+        if [job.visit for job in jobs] == list(visits[: len(jobs)]):
+            return jobs
+        self._drop(jobs)
+        return []
+
+    def drop_ahead(self) -> None:
+        """Forget what was read ahead: the state is about to change by another way."""
+        jobs, self._ahead = self._ahead, []
+        self._drop(jobs)
+
+    def _drop(self, jobs: Sequence[_Job[S]]) -> None:
+        for job in jobs:
+            if not job.read.cancel():
+                job.read.result()
+                if job.slot is not None:
+                    self._free.give(job.slot)
+            if self._last_write.get(job.visit.record) is job.written:
+                del self._last_write[job.visit.record]
+        self._holders.clear()
+
+    def _read(self, job: _Job[S]) -> None:
+        if not self._stages.needs_slot(job.visit):
+            return
+        started = perf_counter()
+        job.slot = self._free.take() if job.holder is None else job.holder.slot
+        if job.follows is not None:
+            job.follows.result()
+        waited = perf_counter()
+        assert job.slot is not None
+        self._stages.read(job.visit, job.slot)
+        job.times.stall_write = waited - started
+        job.times.read = perf_counter() - waited
+
+    def _release(self, job: _Job[S]) -> None:
+        if job.slot is None:
+            job.written.set_result(None)
+            return
+        started = perf_counter()
+        with failing(job.written):
+            finish = self._stages.release(job.visit, job.slot)
+            if not job.visit.holds:
+                self._free.give(job.slot)
+            self._writer.submit(self._finish, job, finish, started)
+
+    def _finish(self, job: _Job[S], finish: Callable[[], None], started: float) -> None:
+        with failing(job.written):
+            finish()
+            job.times.write = perf_counter() - started
+            job.written.set_result(None)
+
+
+class Stopped(RuntimeError):
+    """The pipeline has ended; whoever waits for a slot gets none."""
+
+
+class _FreeSlots(Generic[S]):
+    """The slots that may be read into, the longest free first."""
+
+    def __init__(self, slots: Sequence[S]) -> None:
+        self._slots = deque(slots)
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def take(self) -> S:
+        """Wait for a free slot. Stopped when there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._slots or self._stopped)
+            if self._stopped:
+                raise Stopped("the pipeline has ended")
+            return self._slots.popleft()
+
+    def give(self, slot: S) -> None:
+        """The slot may be read into again."""
+        with self._changed:
+            self._slots.append(slot)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Wake whoever waits."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
 
 
 @contextmanager
-def settling(future: Future[None]) -> Iterator[None]:
-    """Give the future its result, or the exception that ends the body."""
+def failing(future: "Future[None]") -> Iterator[None]:
+    """Hand an exception of the body to whoever waits for the future."""
     try:
         yield
     except BaseException as error:
         future.set_exception(error)
         raise
-    future.set_result(None)

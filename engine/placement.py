@@ -5,18 +5,20 @@ and to NVMe otherwise. On a GPU the shares of state and of kept activations on t
 searched for the shortest step, as the box's rates predict it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from .config import ClipWay, TrainConfig
-from .cost import formula_seconds, step_cost
+from .cost import formula_seconds, reads_ahead, step_cost
 from .rates import VolumeRates
-from .sizes import Placement, Sizes, Tier
+from .sizes import NearTier, Placement, Sizes, Tier
 from .step_cost import StepModel
 from .visits import Way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
+_DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through
 _NVME_GAIN = 0.05  # a drive is worn only for a step that is so much shorter
 
@@ -29,40 +31,69 @@ def choose_placement(
     One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
     """
     config = sizes.config
-    fitting = [
-        placement
-        for placement in _candidates(sizes, config, device_limit, host_limit)
-        if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
-    ]
-    if not fitting:
+
+    def fitting(candidates: Iterable[Placement]) -> list[Placement]:
+        return [
+            placement
+            for placement in candidates
+            if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
+        ]
+
+    known = fitting(_candidates(sizes, config, device_limit, host_limit))
+    if not known:
         return _last_resort(sizes, config)
     best: list[tuple[float, Placement]] = []
     for streams in (False, True):
-        group = [placement for placement in fitting if ("nvme" in placement.tiers) == streams]
+        group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
         if group:
-            best.append(_fastest(model, drives, group))
+            finalists = _shortest(model, drives, group)
+            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
+            best.append(_fastest(model, drives, [*finalists, *deeper]))
     (seconds, chosen), *streamed = best
     if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
         return streamed[0][1]
     return chosen
 
 
+def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
+    way = planned_way(choose_way(model.config, placement))
+    return formula_seconds(model, placement, way, drives)
+
+
+def _shortest(
+    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+) -> list[Placement]:
+    """The placements that the formula finds best."""
+    ranked = sorted(placements, key=lambda one: _by_formula(model, drives, one))
+    return ranked[:_NUM_PLAYED]
+
+
 def _fastest(
     model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
 ) -> tuple[float, Placement]:
-    """Seconds and placement of the shortest step; between equals the first, with more slots."""
-
-    def by_formula(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
-        return formula_seconds(model, placement, way, drives)
+    """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
         way = planned_way(choose_way(model.config, placement))
+        if reads_ahead(model, way):
+            return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
-    finalists = sorted(placements, key=by_formula)[:_NUM_PLAYED]
-    times = [(played(placement), placement) for placement in finalists]
-    return min(times, key=lambda one: (round(one[0], 9), -one[1].num_slots))
+    times = [(played(one), one) for one in _shortest(model, drives, placements)]
+    return min(times, key=lambda one: (round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)))
+
+
+def _with_more_slots(
+    sizes: Sizes, placements: Sequence[Placement], device_limit: int
+) -> Iterator[Placement]:
+    """On a GPU spare slots are a cache: they take what the next step begins with."""
+    config = sizes.config
+    if config.device != "cuda" or config.num_slots is not None:
+        return
+    for placement, num_slots in product(placements, _DEEP_SLOTS):
+        if set(placement.tiers) != {"device"}:
+            deep = replace(placement, num_slots=num_slots, keep_layers=())
+            yield _with_kept(sizes, config, deep, device_limit)
 
 
 def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
@@ -97,35 +128,62 @@ def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    for tiers in _tier_choices(sizes, config):
-        for num_slots in _slot_choices(config):
-            base = Placement(
-                tiers=tiers, num_slots=num_slots, keep_grads=needs_kept_grads(config, tiers)
+    near: tuple[NearTier, ...] = ("device", "host")
+    on_gpu = config.device == "cuda"
+    for tiers in _tier_choices(sizes, config, host_limit):
+        keep_grads = needs_kept_grads(config, tiers)
+        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
+        for num_slots, grad_tier, activation_tier in product(
+            _slot_choices(config),
+            near if may_move_grads else ("host",),
+            near if on_gpu else ("device",),
+        ):
+            placement = Placement(
+                tiers=tiers,
+                num_slots=num_slots,
+                grad_tier=grad_tier,
+                activation_tier=activation_tier,
+                keep_grads=keep_grads,
             )
-            yield _with_kept(sizes, config, base, device_limit)
-            if config.device == "cuda":
-                parked = Placement(
-                    tiers=tiers,
-                    num_slots=num_slots,
-                    activation_tier="host",
-                    keep_grads=base.keep_grads,
-                )
-                yield _with_kept(sizes, config, parked, device_limit)
+            yield _with_kept(sizes, config, placement, device_limit)
 
 
-def _tier_choices(sizes: Sizes, config: TrainConfig) -> Iterator[tuple[Tier, ...]]:
+def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
     """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers."""
     count = len(sizes.spec.records)
     if config.state_tier != "auto":
-        yield (config.state_tier,) * count
+        yield _repeat(config.state_tier, count)
         return
     if config.device == "cuda":
-        coarse = max(1, count // 32)  # a search of seconds for a large model would be felt
-        for num_near in range(count, 0, -coarse):
-            for far in ("host", "nvme") if num_near < count else ("host",):
-                yield (*_repeat(far, count - num_near), *_repeat("device", num_near))
+        coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
+        for num_near in range(count, -1, -coarse):
+            num_far = count - num_near
+            for num_host in sorted(
+                {num_far, *(_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1))},
+                reverse=True,
+            ):
+                yield (
+                    *_repeat("nvme", num_far - num_host),
+                    *_repeat("host", num_host),
+                    *_repeat("device", num_near),
+                )
     yield _repeat("host", count)
     yield _repeat("nvme", count)
+
+
+def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
+    """How many of the first `num_far` records, taken from the last, host memory holds the state
+    of, beside staging and (`grads`) the gradients of all of them."""
+    far = sizes.spec.records[:num_far]
+    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
+    left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
+    fitting = 0
+    for size in reversed(sizes.state_bytes[:num_far]):
+        left -= size
+        if left < 0:
+            break
+        fitting += 1
+    return fitting
 
 
 def _repeat(tier: Tier, count: int) -> tuple[Tier, ...]:

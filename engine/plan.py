@@ -15,8 +15,8 @@ from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .placement import choose_placement, choose_way, planned_way
-from .rates import Rates, default_rates
-from .sizes import MIB, Sizes, Tier
+from .rates import Rates, default_rates, shape_key
+from .sizes import MIB, Placement, Sizes, Tier
 from .state_record import model_state_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import Way, link_bytes, step_visits
@@ -67,13 +67,15 @@ class Box:
 class Plan:
     """The decisions for one run. Sizes are bytes; a breakdown by purpose explains each tier."""
 
-    num_slots: int
+    num_slots: int  # on the device
+    num_staging: int  # in host memory, for records on NVMe
     slot_bytes: int
     tiers: tuple[Tier, ...]  # home of each record's state
     keep_layers: tuple[int, ...]  # layers whose activations stay, so that nothing is recomputed
     activation_tier: Literal["device", "host"]
     clip_way: ClipWay
-    keep_grads: bool  # gradients have a home in host memory until the update
+    keep_grads: bool  # gradients have a home until the update
+    grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     state_format: StateFormat
     state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
     max_step_tokens: int  # padded tokens of the largest step
@@ -119,7 +121,7 @@ def make_plan(
     host_limit = config.host_bytes or box.host_bytes
     job = job or JobSize()
     sizes = Sizes.of(spec, config, longest_row_tokens)
-    rates = box.known_rates()
+    rates = box.known_rates().for_shape(shape_key(spec, config))
     drives = rates.drives(list(box.volumes))
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
     model = StepModel(sizes, rates, load)
@@ -130,22 +132,21 @@ def make_plan(
     clip_way = choose_way(config, placement)
     plan = Plan(
         num_slots=placement.num_slots,
+        num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
         tiers=tiers,
         keep_layers=keep,
         activation_tier=placement.activation_tier,
         clip_way=clip_way,
         keep_grads=placement.keep_grads,
+        grad_tier=placement.grad_tier,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
-        link_bytes={
-            way: link_bytes(spec, config, step_visits(spec, tiers, keep, way, pending=True), tiers)
-            for way in get_args(Way)
-        },
+        link_bytes=_bytes_by_way(spec, config, placement),
         forecast=forecast(
             model,
             sizes,
@@ -161,6 +162,21 @@ def make_plan(
     plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box))
     _check_wear(plan.forecast.wear, config)
     return plan
+
+
+def _bytes_by_way(
+    spec: ModelSpec, config: TrainConfig, placement: Placement
+) -> dict[str, dict[str, int]]:
+    tiers, keep, slots = placement.tiers, placement.keep_layers, placement.num_slots
+    return {
+        way: link_bytes(
+            spec,
+            config,
+            step_visits(spec, tiers, keep, way, pending=True, num_slots=slots),
+            tiers,
+        )
+        for way in get_args(Way)
+    }
 
 
 def fit_microbatch_rows(

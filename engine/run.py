@@ -12,6 +12,7 @@ import torch
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
 from .box import detect_box
+from .calibration import measure_once
 from .checkpoint import LoopState
 from .config import TrainConfig
 from .data import TokenDataset
@@ -45,6 +46,9 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None
     resumes = has_commit(volumes, name)
     refuse_lost_state(run_dir, config, resumes)
+    if config.calibrate:
+        rows = min(config.microbatch_rows, config.batch_rows)
+        measure_once(spec, config, volumes, microbatch_tokens=rows * data.longest, emit=emit)
     plan = plan_run(spec, config, data, eval_data, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -56,15 +60,16 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         work = stack.enter_context(Workspace(spec, config, plan, store))
 
         def save(target: Path) -> None:
-            export_store(
-                store,
-                spec,
-                work.ring[0].host,
-                model_dir=model_dir,
-                assets_dir=Path(config.assets) if config.assets else model_dir,
-                target_dir=target,
-                dtype=config.export_dtype,
-            )
+            with work.staging.borrow() as staging:
+                export_store(
+                    store,
+                    spec,
+                    staging.slot,
+                    model_dir=model_dir,
+                    assets_dir=Path(config.assets) if config.assets else model_dir,
+                    target_dir=target,
+                    dtype=config.export_dtype,
+                )
 
         trainer = Trainer(
             work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir

@@ -1,6 +1,5 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +14,14 @@ MIB = 2**20
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
+# Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
+NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
+NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
+_DEVICE_ALIGNMENT = 512
+MAX_STAGING = 4  # more staging slots would not make a drive faster
+
 Tier = Literal["device", "host", "nvme"]
-ActivationTier = Literal["device", "host"]
+NearTier = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +31,14 @@ class Placement:
     tiers: tuple[Tier, ...]  # home of each record's state
     num_slots: int
     keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: ActivationTier = "device"
+    activation_tier: NearTier = "device"
     keep_grads: bool = True  # final gradients wait for their update
+    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
+
+    @property
+    def num_staging(self) -> int:
+        """Host slots that NVMe records pass through; commits need one in any case."""
+        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,11 @@ class Sizes:
         return self.step_tokens * self.spec.hidden_size * self.compute_bytes
 
     @property
+    def microbatch_hidden_bytes(self) -> int:
+        """The input of one layer, one microbatch."""
+        return self.microbatch_tokens * self.spec.hidden_size * self.compute_bytes
+
+    @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
         return saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
@@ -93,16 +109,17 @@ class Sizes:
         table = spec.vocab_size * spec.hidden_size
         boundary = self.boundary_bytes
         if placement.activation_tier == "host":
-            boundary = self.hidden_bytes
+            boundary = min(boundary, NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes)
         logits = config.loss_chunk_tokens * spec.vocab_size
         return {
             "slots": self._slots(placement),
             "state": self._state(placement, "device"),
-            "gradients": self._gradients(placement, ("device",)),
+            "gradients": self._gradients(placement, on_device=True),
+            "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
             "table_grad": table * 4,
             "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
-            "layer_grad": self.layer_elements * (4 + self.compute_bytes),
+            "layer_grad": self.layer_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
             "layer_activations": working_bytes(
                 spec, config, self.microbatch_tokens, self.row_tokens
@@ -118,9 +135,9 @@ class Sizes:
         """Bytes of host memory besides the device's, by purpose; whole pages."""
         parked = self.boundary_bytes if placement.activation_tier == "host" else 0
         return {
-            "staging": placement.num_slots * self.slot_bytes,
+            "staging": placement.num_staging * self.slot_bytes,
             "state": self._state(placement, "host"),
-            "gradients": self._gradients(placement, ("host", "nvme")),
+            "gradients": self._gradients(placement, on_device=False),
             "boundary_activations": round_up(parked, PAGE_BYTES),
         }
 
@@ -154,11 +171,26 @@ class Sizes:
         homes = zip(self.state_bytes, placement.tiers, strict=True)
         return sum(size for size, home in homes if home == tier)
 
-    def _gradients(self, placement: Placement, tiers: Sequence[Tier]) -> int:
+    def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
         homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(kept_grad_bytes(self.config, record) for record, home in homes if home in tiers)
+        return sum(
+            kept_grad_bytes(self.config, record)
+            for record, tier in homes
+            if keeps_grad_on_device(tier, placement.grad_tier) == on_device
+        )
+
+    @property
+    def _grad_buffers(self) -> int:
+        largest = max(record.num_elements for record in self.spec.records)
+        one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
+        return NUM_GRAD_BUFFERS[self.config.device] * one
+
+
+def keeps_grad_on_device(tier: Tier, grad_tier: NearTier) -> bool:
+    """Whether a record's kept gradient waits on the device: beside its state, or by choice."""
+    return tier == "device" or grad_tier == "device"
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

@@ -7,41 +7,18 @@ order: what is left is updated, or a speculative update is made again with the r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from time import perf_counter
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import torch
-from torch import Tensor
 
-from .activations import Activations, DeviceActivations, HostActivations
-from .clip import clip_factor
-from .data import Microbatch
-from .forward import ForwardCompute, run_visits
-from .gradients import Gradients
-from .head import head_backward
-from .layer import Weights, backward, param_views, trainable
-from .model import RecordLayout
+from .forward import VisitMarks
 from .mover import Mover
-from .optimizer import AdamScalars, adamw_update
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
+from .step_compute import StepCompute, StepInputs
 from .visits import Visit, Way, redo_visits, step_visits
-from .workspace import RingSlot, Workspace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepInputs:
-    """What a step needs besides the state: scalars of the update and of clipping.
-
-    `last_norm` is the previous step's gradient norm, for clip mode `lagged`; `pending` the update
-    that the step before left to this one.
-    """
-
-    microbatches: Sequence[Microbatch]
-    scalars: AdamScalars
-    way: Way
-    last_norm: float | None
-    pending: PendingUpdate | None = None
+from .workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +47,28 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
 
     Writes of a step that is skipped are dropped. The caller commits.
     """
-    started = perf_counter()
     compute = StepCompute(work, mover, inputs)
     mover.drop_writes = False
-    plan = work.plan
     owed = inputs.pending is not None
-    visits = step_visits(work.spec, plan.tiers, plan.keep_layers, inputs.way, pending=owed)
-    timed = run_visits(work, mover, visits, compute.visit)
+    visits = _visits(work, inputs.way, pending=owed)
+    ahead = _ahead(work, inputs.way) if inputs.another_follows else []
+    times = mover.pipeline.run(visits, compute.visit, ahead=ahead)
     settled = compute.settle()
     if inputs.way == "speculative":
         if settled.skipped:
             work.store.abort()
         elif work.config.clip_mode == "exact" and settled.clipped:
-            timed += run_visits(work, mover, redo_visits(work.spec, plan.tiers), compute.visit)
-    ended = perf_counter()
-    forward_end = max(t.finished for v, t in timed if v.phase == "forward")
-    backward_end = max(t.finished for v, t in timed if v.phase == "backward")
+            again = redo_visits(work.spec, work.plan.tiers)
+            times += mover.pipeline.run(again, compute.visit)
+            visits += again
+    ended = work.transfer.mark()
+    timed = list(zip(visits, device_times(times, compute.marks, work.device), strict=True))
+    begun = compute.marks[0].came
+    forward, backward = (
+        max(begun.seconds_until(m.ended) for v, m in zip(visits, compute.marks, strict=True)
+            if v.phase == phase)
+        for phase in ("forward", "backward")
+    )  # fmt: skip
     return StepOutcome(
         loss_sum=float(compute.sums.loss),
         num_trained=compute.sums.num_trained,
@@ -96,196 +79,38 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
         skipped=settled.skipped,
         pending=compute.left_pending() if inputs.way == "deferred" else None,
         times=timed,
-        forward_seconds=forward_end - started,
-        backward_seconds=backward_end - forward_end,
-        optimizer_seconds=ended - backward_end,
+        forward_seconds=forward,
+        backward_seconds=backward - forward,
+        optimizer_seconds=begun.seconds_until(ended) - backward,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The verdict on a step's gradient: its norm and the factor that scales it."""
-
-    norm: float
-    factor: float
-    clipped: bool
-    skipped: bool
+def _visits(work: Workspace, way: Way, *, pending: bool) -> list[Visit]:
+    plan = work.plan
+    return step_visits(
+        work.spec, plan.tiers, plan.keep_layers, way, pending=pending, num_slots=plan.num_slots
+    )
 
 
-class StepCompute(ForwardCompute):
-    """The compute stage of a training step: forward, head, backward and update."""
+def _ahead(work: Workspace, way: Way) -> list[Visit]:
+    """What the next step will begin with, up to the first record on NVMe: the store is read only
+    within a step."""
+    visits = _visits(work, way, pending=way == "deferred")
+    return list(takewhile(lambda visit: work.plan.tiers[visit.record] != "nvme", visits))
 
-    def __init__(self, work: Workspace, mover: Mover, inputs: StepInputs) -> None:
-        super().__init__(work, inputs.microbatches)
-        self._mover = mover
-        self._inputs = inputs
-        self._loss_scale = 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
-        self._activations = self._new_activations()
-        self._kept: dict[int, tuple[Weights, list[tuple[Tensor, Tensor]]]] = {}
-        self._gradients = Gradients(work)
-        self._settled: Settled | None = None
-        self._one = torch.ones((), device=work.device)
-        self._grad_hidden: list[Tensor] = []
-        layers = work.spec.of_kind("layer")
-        self._layer_index = {layout.name: i for i, layout in enumerate(layers)}
 
-    def _new_activations(self) -> Activations:
-        work = self.work
-        if work.activation_slot is None:
-            return DeviceActivations()
-        shapes = [(*ids.shape, work.spec.hidden_size) for ids in self.ids]
-        return HostActivations(
-            work.activation_slot,
-            transfer=work.transfer,
-            device=work.device,
-            dtype=work.dtype,
-            shapes=shapes,
+def device_times(
+    times: Sequence[VisitTimes], marks: Sequence[VisitMarks], device: torch.device
+) -> list[VisitTimes]:
+    """The times as the device saw them: on a GPU, the thread that gives it work runs ahead."""
+    if device.type != "cuda":
+        return list(times)
+    before = (marks[0].came, *(mark.ended for mark in marks))
+    return [
+        replace(
+            one,
+            compute=mark.began.seconds_until(mark.ended),
+            stall_read=earlier.seconds_until(mark.began),
         )
-
-    def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
-        i = self._layer_index[layout.name]
-        if i in self.work.plan.keep_layers:
-            self._forward_kept(i, layout, slot)
-            return
-        for m, hidden in enumerate(self.hidden):
-            self._activations.keep(i, m, hidden)
-        super()._forward(layout, visit, slot)
-
-    def _forward_kept(self, i: int, layout: RecordLayout, slot: RingSlot) -> None:
-        """Forward with the graph kept for backward, over weights that outlive the slot."""
-        own = None
-        if self.work.dtype == torch.float32 or layout.name not in self.work.residents:
-            own = torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
-        weights = trainable(param_views(self._weights(layout, slot, out=own), layout))
-        graphs = []
-        for m, hidden in enumerate(self.hidden):
-            inputs = hidden.detach().requires_grad_()
-            with torch.enable_grad():
-                output = self.work.module.forward(layout, weights, inputs, self.positions[m])
-            graphs.append((inputs, output))
-            self.hidden[m] = output.detach()
-        self._kept[i] = (weights, graphs)
-
-    def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
-        work = self.work
-        work.table_grad.zero_()
-        work.norm_grad.zero_()
-        (norm_grad,) = param_views(work.norm_grad, layout).values()
-        for hidden, targets in zip(self.hidden, self.targets, strict=True):
-            self._grad_hidden.append(
-                head_backward(
-                    work.module,
-                    hidden,
-                    targets,
-                    norm_weight=self._norm_weight(layout, slot),
-                    table=work.table,
-                    norm_grad=norm_grad,
-                    table_grad=work.table_grad,
-                    loss_scale=self._loss_scale,
-                    chunk_tokens=work.config.loss_chunk_tokens,
-                    sums=self.sums,
-                )
-            )
-        self.hidden.clear()
-        for piece in work.spec.of_kind("head"):
-            self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
-        kept = self._gradients.finish(layout, work.norm_grad)
-        if visit.writes and not visit.pending:
-            self._apply(layout, slot, kept, self._early_factor(layout))
-
-    def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
-        work = self.work
-        i = self._layer_index[layout.name]
-        flat = work.layer_grad[: layout.num_elements].zero_()
-        accumulators = param_views(flat, layout)
-        weights, graphs = self._kept.pop(i, (None, None))
-        if weights is None:
-            weights = trainable(param_views(self._weights(layout, slot), layout))
-        for m, grad in enumerate(self._grad_hidden):
-            if graphs is None:
-                inputs = self._activations.fetch(i, m).detach().requires_grad_()
-                with torch.enable_grad():
-                    output = work.module.forward(layout, weights, inputs, self.positions[m])
-            else:
-                inputs, output = graphs[m]
-            grad_input, *grads = backward(output, inputs, weights, grad)
-            for name, value in zip(weights, grads, strict=True):
-                accumulators[name] += value
-            self._grad_hidden[m] = grad_input
-        kept = self._gradients.finish(layout, flat)
-        if visit.writes:
-            self._apply(layout, slot, kept, self._early_factor(layout))
-        if i == 0:
-            self._embedding_backward()
-
-    def _embedding_backward(self) -> None:
-        """Scatter the gradient of the first layer's input into the table's accumulator."""
-        work = self.work
-        if not work.spec.tied:
-            work.table_grad.zero_()  # the head's gradient has been finished
-        for ids, grad in zip(self.ids, self._grad_hidden, strict=True):
-            work.table_grad.index_add_(0, ids.view(-1), work.module.embed_grad(grad))
-        for piece in work.spec.of_kind("embedding"):
-            self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
-
-    def _update(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
-        late = visit.phase == "optimizer"
-        if late and self.settle().skipped:
-            return
-        factor = self._final_factor(layout) if late else self._early_factor(layout)
-        self._apply(layout, slot, self._gradients.kept(layout), factor)
-
-    def _apply(self, layout: RecordLayout, slot: RingSlot, kept: Tensor, factor: Tensor) -> None:
-        adamw_update(self.work.state(layout, slot), kept, factor, self._inputs.scalars)
-
-    def _early_factor(self, layout: RecordLayout) -> Tensor:
-        """In backward: the factor of modes that know it, and 1 as the guess of `exact`."""
-        mode = self.work.config.clip_mode
-        if mode == "per_layer":
-            return clip_factor(self._gradients.own_norm(layout), self.work.config.max_grad_norm)
-        if mode == "lagged":
-            return self._lagged_factor()
-        return self._one
-
-    def _final_factor(self, layout: RecordLayout) -> Tensor:
-        if self.work.config.clip_mode == "exact":
-            return self._one * self.settle().factor
-        return self._early_factor(layout)
-
-    def _lagged_factor(self) -> Tensor:
-        last = self._inputs.last_norm
-        if last is None:
-            return self._one
-        norm = torch.tensor(last, dtype=torch.float64, device=self.work.device)
-        return clip_factor(norm, self.work.config.max_grad_norm)
-
-    def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot) -> None:
-        if visit.pending and self._inputs.pending is not None:
-            self._inputs.pending.apply(self.work, layout, slot)
-
-    def left_pending(self) -> PendingUpdate | None:
-        """What the next step owes every record; nothing after a step that is skipped."""
-        if self.settle().skipped:
-            return None
-        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.records}
-        return PendingUpdate(factors=factors, scalars=self._inputs.scalars)
-
-    def settle(self) -> Settled:
-        """The norm over all records, in record order, and what follows from it; once per step."""
-        if self._settled is None:
-            norm = self._gradients.norm()
-            mode = self.work.config.clip_mode
-            factor = self._one
-            if mode == "exact":
-                factor = clip_factor(norm, self.work.config.max_grad_norm)
-            elif mode == "lagged":
-                factor = self._lagged_factor()
-            skipped = not bool(torch.isfinite(norm))
-            self._mover.drop_writes = skipped
-            self._settled = Settled(
-                norm=float(norm),
-                factor=float(factor),
-                clipped=not skipped and bool(factor < 1),
-                skipped=skipped,
-            )
-        return self._settled
+        for one, mark, earlier in zip(times, marks, before, strict=False)
+    ]

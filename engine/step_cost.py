@@ -59,6 +59,7 @@ class StepModel:
     def __init__(self, sizes: Sizes, rates: Rates, load: StepLoad) -> None:
         self._sizes = sizes
         self.spec: ModelSpec = sizes.spec
+        self.slot_bytes = sizes.slot_bytes
         self.config: TrainConfig = sizes.config
         self.rates = rates
         self.load = load
@@ -84,7 +85,7 @@ class StepModel:
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
         kept = set(placement.keep_layers)
-        gradients = placement.keep_grads
+        gradients = placement.keep_grads and placement.grad_tier == "host"
         parked = placement.activation_tier == "host"
         found = []
         for visit in visits:

@@ -18,12 +18,12 @@ _READ, _UP, _COMPUTE, _DOWN, _WRITE = range(5)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
     """How visits go round. `reader_copies`: one thread reads a record and copies it up, and only
-    then reads the next one; where it is false the copies go on beside the reads. `writer_copies`:
-    likewise on the way down."""
+    then reads the next one; where it is false the copies go on beside the reads. A slot is free
+    when its record has been copied down; `num_staging` records at most wait for their write."""
 
     num_slots: int
     reader_copies: bool
-    writer_copies: bool = True
+    num_staging: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +102,11 @@ class _Clock:
         if stage == _READ:
             earlier = self._follows[i]
             return (
-                i - done[_WRITE] < self._ring.num_slots
+                i - done[_DOWN] < self._ring.num_slots
                 and (earlier is None or earlier < done[_WRITE])
                 and (not self._ring.reader_copies or done[_UP] == i)
             )
-        waits = stage == _DOWN and self._ring.writer_copies and done[_WRITE] < i
+        waits = stage == _DOWN and i - done[_WRITE] >= self._ring.num_staging
         return done[stage - 1] > i and not waits
 
     def _finish(self, stage: int) -> None:

@@ -19,7 +19,8 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .pending import PendingUpdate, sweep
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
-from .step import StepInputs, StepOutcome, train_step
+from .step import StepOutcome, train_step
+from .step_compute import StepInputs
 from .step_report import StepClock
 from .visits import Way
 from .workspace import Workspace
@@ -111,6 +112,7 @@ class Trainer:
                 way=self._way(),
                 last_norm=self.state.last_norm,
                 pending=self._pending,
+                another_follows=self._goes_straight_on(step),
             ),
         )
         self._pending = outcome.pending
@@ -134,6 +136,16 @@ class Trainer:
         commit_seconds = self._commit() if self._commit_due() else 0.0
         self._emit_report(report(commit_seconds).to_dict())
         self._refuse_second_failure(outcome, batches)
+
+    def _goes_straight_on(self, step: int) -> bool:
+        """Whether nothing is due between this step and the next that needs the state at rest."""
+        every = self.config.eval_every_steps
+        return (
+            step < self.total_steps
+            and step - self.committed_step < self.config.commit_every_steps
+            and not (every and step % every == 0)
+            and not self.checkpoints.due(step, self.total_steps)
+        )
 
     def _way(self) -> Way:
         """Bet on no clipping only when the last step was not clipped."""

@@ -14,8 +14,10 @@ from .state_record import state_payload_bytes, state_record, weight_names
 
 Way = Literal["serial", "speculative", "deferred"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
-Reads = Literal["nothing", "weights", "state"]
+Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
 Phase = Literal["forward", "backward", "optimizer"]
+
+_SLOTS_TO_HOLD_ONE = 3  # with fewer, a held slot would leave none to read ahead into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,8 @@ class Visit:
 
     `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
     since: the second try of a speculative update starts from there. `pending`: before anything
-    else, the record is updated with the gradient of the step before.
+    else, the record is updated with the gradient of the step before. `holds`: the record stays in
+    its slot for its next visit, which is `held`.
     """
 
     record: int
@@ -34,6 +37,8 @@ class Visit:
     phase: Phase
     committed: bool = False
     pending: bool = False
+    holds: bool = False
+    held: bool = False
 
 
 def step_visits(
@@ -43,6 +48,7 @@ def step_visits(
     way: Way,
     *,
     pending: bool,
+    num_slots: int,
 ) -> list[Visit]:
     """The order of one step.
 
@@ -50,6 +56,7 @@ def step_visits(
     embedding. A record on NVMe is updated in its backward visit when the way is speculative;
     every other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
+    The last layer, where forward turns around, stays in its slot when there are enough of them.
     """
     owed = way == "deferred" and pending
     index = {record.name: i for i, record in enumerate(spec.records)}
@@ -77,10 +84,26 @@ def step_visits(
     visits += [gradient(i, "update", False) for i in head if early(i)]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
     visits += [gradient(i, "update", False) for i in embed if early(i)]
+    if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
+        visits = _held_at_turn(visits, layers[-1])
     order = [*head, norm, *reversed(layers), *embed]
     if way != "deferred":
         visits += [update_visit(i) for i in order if not early(i)]
     return visits
+
+
+def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
+    """The same visits, the record staying in its slot from its forward to its backward visit."""
+    if all(v.reads == "nothing" for v in visits if v.record == record and v.phase == "backward"):
+        return list(visits)
+    return [
+        visit
+        if visit.record != record
+        else replace(visit, holds=True)
+        if visit.action == "forward"
+        else replace(visit, held=True, reads="rest" if visit.reads == "state" else "nothing")
+        for visit in visits
+    ]
 
 
 def sweep_visits(spec: ModelSpec) -> list[Visit]:
@@ -148,6 +171,7 @@ def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:
 
 def read_names(config: TrainConfig, record: RecordSpec, reads: Reads) -> tuple[str, ...]:
     """The components that a visit reads."""
-    if reads == "state":
-        return tuple(tensor.name for tensor in record.tensors)
-    return weight_names(record, config.compute_dtype) if reads == "weights" else ()
+    weights = weight_names(record, config.compute_dtype)
+    names = [tensor.name for tensor in record.tensors]
+    rest = tuple(name for name in names if name not in weights)
+    return {"nothing": (), "weights": weights, "state": tuple(names), "rest": rest}[reads]

@@ -1,13 +1,15 @@
 """All the memory of a run, allocated once: ring slots, tables, gradient and state homes.
 
-Sizes come from the plan. The store's staging lies in one host arena, pinned when a GPU is used;
-the device's buffers in one slab.
+Sizes come from the plan. What lies on the host is in one arena, pinned when a GPU is used; the
+device's buffers in one slab. Memory that copies touch is never allocated during a step: a copy
+is ordered by events alone, and what it touches must not be given to others meanwhile.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,25 +29,45 @@ from .config import TrainConfig
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import Tier, kept_grad_bytes
+from .sizes import NUM_GRAD_BUFFERS, Tier, keeps_grad_on_device, kept_grad_bytes
+from .staging import StagingPool
 from .state import RecordViews, state_record, state_views
 
 
-@dataclass(slots=True)
-class RingSlot:
-    """A staging slot on the host with its twin on the device, and the events that order them."""
+class Closes(Protocol):
+    """What can be closed."""
 
-    host: HostSlot
+    def close(self) -> None:
+        """Let go of what is held."""
+
+
+C = TypeVar("C", bound=Closes)
+
+
+@dataclass(slots=True, eq=False)
+class RingSlot:
+    """A slot on the device, which a record passes through, and the points that order its use."""
+
     device: DeviceSlot
-    ready: Fence | None = field(default=None)  # the copy up has ended
-    done: Fence | None = field(default=None)  # compute has let go of the slot
+    ready: Fence = field(default_factory=Fence)  # the copy up has ended
+    done: Fence = field(default_factory=Fence)  # compute has let go of the slot
+    free: Fence = field(default_factory=Fence)  # the slot may be written again
+
+
+@dataclass(slots=True, eq=False)
+class GradBuffer:
+    """Room on the device for a final gradient that has no home there, and its last copy."""
+
+    device: DeviceSlot
+    free: Fence = field(default_factory=Fence)
 
 
 class Workspace:
     """The run's memory and collaborators; a context manager that frees what it allocated.
 
     `residents` hold the state of records that live on the device, `homes` of those that live in
-    host memory; `resident_grads` and `grad_homes` their final gradients that wait for an update.
+    host memory; `resident_grads` and `grad_homes` final gradients that wait for an update, on the
+    device and in host memory; `grad_buffers`, used in turn, is where the latter are made and read.
     `table` is the embedding (or, while it is its turn, an untied head) in
     the compute dtype, `table_grad` its fp32 gradient, both (vocabulary, hidden). `layer_weights`
     (fp32 compute only) and `layer_grad` are flat, of the largest layer's length.
@@ -72,19 +94,24 @@ class Workspace:
 
     def _allocate(self) -> None:
         plan, spec = self.plan, self.spec
-        self.transfer = self._stack.enter_context(Transfer(self.device))
         self.arena = self._stack.enter_context(
             HostArena(plan.total_host_bytes, pin=self.device.type == "cuda")
         )
-        parts = ("slots", "state", "gradients")
+        self.transfer = self._stack.enter_context(Transfer(self.device))
+        parts = ("slots", "grad_buffers", "state", "gradients")
         slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
+        self.staging = StagingPool(
+            [self.arena.carve(plan.slot_bytes) for _ in range(plan.num_staging)]
+        )
         self.ring = [
-            RingSlot(
-                self.arena.carve(plan.slot_bytes),
-                slab.carve(plan.device_bytes["slots"] // plan.num_slots),
-            )
+            RingSlot(slab.carve(plan.device_bytes["slots"] // plan.num_slots))
             for _ in range(plan.num_slots)
         ]
+        count = NUM_GRAD_BUFFERS[self.config.device]
+        self.grad_buffers = deque(
+            GradBuffer(slab.carve(plan.device_bytes["grad_buffers"] // count)) for _ in range(count)
+        )
+        self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
         self.residents: Mapping[str, DeviceSlot] = {
             layout.name: slab.carve(self.records[layout.name].padded_bytes)
@@ -125,16 +152,29 @@ class Workspace:
         return [
             (layout.name, size)
             for layout in self.spec.records
-            if (tiers[layout.name] == "device") == on_device
+            if keeps_grad_on_device(tiers[layout.name], self.plan.grad_tier) == on_device
             and (size := kept_grad_bytes(self.config, layout))
         ]
+
+    def next_grad_buffer(self) -> GradBuffer:
+        """The buffer that has not been used for longest."""
+        self.grad_buffers.rotate(-1)
+        return self.grad_buffers[-1]
+
+    def closing(self, resource: C) -> C:
+        """Close the resource with the workspace, before its memory goes."""
+        self._stack.callback(resource.close)
+        return resource
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
 
-    def state(self, layout: RecordLayout, slot: RingSlot) -> RecordViews:
+    def state(self, layout: RecordLayout, slot: RingSlot | None) -> RecordViews:
         """A record's components: at home on the device, or where the reader has put them."""
-        place = self.residents.get(layout.name, slot.device)
+        place = self.residents.get(layout.name)
+        if place is None:
+            assert slot is not None
+            place = slot.device
         return state_views(place, self.records[layout.name])
 
     @staticmethod
@@ -145,13 +185,14 @@ class Workspace:
 
     def close(self) -> None:
         """Free the arena; views of it must not be used any more."""
+        self._stack.close()
         self.ring = []
+        self.grad_buffers.clear()
         self.homes = {}
         self.grad_homes = {}
         self.residents = {}
         self.resident_grads = {}
         self.activation_slot = None
-        self._stack.close()
 
     def __enter__(self) -> Self:
         return self

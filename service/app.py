@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from . import auth, files, logs
+from .attempts import FailedAttempts
 from .contract import Daemon
 from .creation import Creation
 from .errors import ENVELOPE_SCHEMA, ApiError
@@ -20,10 +21,11 @@ from .gate import Gate
 from .jobs import EventRecord, IllegalMove
 from .logs import get_logger
 from .metrics import Metrics
-from .routes import events, jobs, models, probes
+from .routes import events, exports, jobs, models, page, probes, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
 from .schemas import refusal
+from .sessions import Sessions
 from .status import product_version
 from .status_feed import StatusFeed
 from .uploads import Uploads
@@ -51,14 +53,22 @@ def create_app(daemon: Daemon) -> FastAPI:
     )
     app.state.daemon = daemon
     app.state.tokens = auth.Tokens(daemon.settings.tokens_path)
+    sessions_path = daemon.settings.data_dir / "sessions.json"
+    app.state.sessions = Sessions(sessions_path, app.state.tokens)
+    app.state.failed_attempts = FailedAttempts()
     app.state.metrics = Metrics(daemon)
     app.state.creation = Creation(daemon)
     app.state.uploads = Uploads(daemon)
     app.state.status_feed = StatusFeed(daemon)
-    for routes in (file_routes, upload_routes, jobs, events, models, probes):
+    for routes in (file_routes, upload_routes, jobs, events, series, exports, models, probes, page):
         app.include_router(routes.router)
     app.include_router(events.box_router)
-    app.add_middleware(Gate, tokens=app.state.tokens)
+    app.add_middleware(
+        Gate,
+        tokens=app.state.tokens,
+        sessions=app.state.sessions,
+        failed=app.state.failed_attempts,
+    )
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(IllegalMove, _refuse_move)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
@@ -71,7 +81,7 @@ def create_app(daemon: Daemon) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     daemon: Daemon = app.state.daemon
     settings = daemon.settings
-    logs.configure()
+    logs.configure(settings.log_level)
     daemon.hub.add_listener(_log_event)
     await daemon.start()  # before all else: it makes sure that the data directory is ours
     try:
@@ -81,7 +91,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if auth.first_token(app.state.tokens, settings.host, token_path):
             log.warning("made the first access token; read it from the file", path=str(token_path))
         daemon.hub.add_listener(app.state.metrics.observe)
-        async with _beside(_expire_files(daemon, app.state.uploads)):
+        async with _beside(_keep_house(daemon, app.state.uploads, app.state.tokens)):
             yield
     finally:
         await daemon.stop()
@@ -106,13 +116,15 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _expire_files(daemon: Daemon, uploads: Uploads) -> None:
+async def _keep_house(daemon: Daemon, uploads: Uploads, tokens: auth.Tokens) -> None:
+    """What is to be done now and then: files expire, the use of tokens is written down."""
     while True:
         try:
             await daemon.journal.call(files.remove_expired, daemon.journal)
             await uploads.expire()
+            await asyncio.to_thread(tokens.keep_uses)
         except (OSError, SQLAlchemyError) as e:
-            log.warning("cannot remove what has expired", reason=str(e))
+            log.warning("cannot keep house", reason=str(e))
         await asyncio.sleep(EXPIRY_SECONDS)
 
 

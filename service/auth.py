@@ -17,18 +17,26 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import ApiError
+from .scopes import Scope
 from .whole_file import write_whole
 
 PREFIX = "hr_"
 UNKNOWN_TOKEN = "invalid_api_key"  # the word of the OpenAI API
+MISSING_TOKEN = "missing_token"
 SHOWN_CHARS = 8  # of a token, in lists
 
 
 class Tokens:
-    """The tokens file: a list of {name, shown, sha256, created_at}, mode 0600."""
+    """The tokens file: a list of {name, shown, sha256, scope, created_at}, mode 0600.
+
+    When each was last used is kept beside it, to the minute, by the process that serves.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._uses_path = path.with_name(f"{path.stem}-used.json")
+        self._uses: dict[str, int] = {}
+        self._uses_told: dict[str, int] = {}
         self._stamp: tuple[int, int] | None = None
         self._entries: list[dict[str, Any]] = []
 
@@ -48,13 +56,14 @@ class Tokens:
             self._stamp = stamp
         return self._entries
 
-    def create(self, name: str) -> str:
+    def create(self, name: str, *, scope: Scope = "admin") -> str:
         """Make a token and keep its hash; the token itself is never to be had again."""
         token = PREFIX + secrets.token_urlsafe(32)
         entry = {
             "name": name,
             "shown": token[: len(PREFIX) + SHOWN_CHARS],
             "sha256": _digest(token),
+            "scope": scope,
             "created_at": int(time.time()),
         }
         self._save([*self.entries(), entry])
@@ -67,27 +76,56 @@ class Tokens:
         self._save(kept)
         return found
 
-    def admits(self, token: str) -> bool:
-        """Whether that is one of the tokens, in a time that does not depend on it."""
+    def find(self, token: str) -> dict[str, Any] | None:
+        """The entry of that token, if it is one, found in a time that does not depend on it."""
         digest = _digest(token)
-        return any([hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()])
+        same = [hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()]
+        return self._entries[same.index(True)] if any(same) else None
+
+    def admits(self, token: str) -> bool:
+        """Whether that is one of the tokens."""
+        return self.find(token) is not None
+
+    def note_use(self, entry: Mapping[str, Any]) -> None:
+        """Remember that the token was used now; `keep_uses` makes it last."""
+        self._uses[entry["sha256"]] = int(time.time())
+
+    def keep_uses(self) -> None:
+        """Write down when tokens were last used, if that has changed. Blocks for a moment."""
+        uses = dict(self._uses)
+        if uses != self._uses_told:
+            write_private(self._uses_path, json.dumps(self.last_used() | uses))
+            self._uses_told = uses
+
+    def last_used(self) -> dict[str, int]:
+        """When each token was last used, by its hash; seconds since 1970."""
+        try:
+            found: dict[str, int] = json.loads(self._uses_path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
 
     def _save(self, entries: list[dict[str, Any]]) -> None:
         write_private(self._path, json.dumps(entries, indent=1))
 
 
-def check(tokens: Tokens, headers: Mapping[str, str]) -> None:
-    """Let a request through, or raise ApiError: 401 without a good token, 403 from afar."""
+def check(tokens: Tokens, headers: Mapping[str, str]) -> dict[str, Any] | None:
+    """Let a request through: its token's entry, None while there is no token.
+
+    ApiError: 401 without a good token, 403 from afar.
+    """
     if not tokens.entries():
         _check_is_local(headers)
-        return
+        return None
     given = headers.get("authorization", "").removeprefix("Bearer ").strip()
     given = given or headers.get("api-key", "")
     if not given:
         message = "No token was given. Send it as `Authorization: Bearer …`."
-        raise ApiError(401, message, code="missing_token")
-    if not tokens.admits(given):
+        raise ApiError(401, message, code=MISSING_TOKEN)
+    entry = tokens.find(given)
+    if entry is None:
         raise ApiError(401, "The token is not known here.", code=UNKNOWN_TOKEN)
+    return entry
 
 
 def first_token(tokens: Tokens, host: str, token_path: Path) -> bool:

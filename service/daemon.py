@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from headrace.storage import StoreError
 
 from .database import SchemaTooNew
+from .drive_watch import DriveWatch
 from .errors import ApiError
 from .events import Hub
 from .files import require_rows
@@ -35,7 +36,7 @@ from .prepare_process import DEFAULT_PREPARE
 from .preparer import Preparer
 from .run_loop import RunLoop
 from .settings import Settings
-from .site import Site, gpus, probe_volumes
+from .site import Site, gpus, memory, probe_volumes
 from .worker import Worker, WorkerOptions
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,6 @@ class Daemon:
         self._worker = Worker(options, on_telemetry=self._publish)
         self._preparer = Preparer(prepare=prepare)
         self._tasks: list[asyncio.Task[None]] = []
-        self._volumes: list[dict[str, Any]] = []
 
     async def start(self) -> None:
         """Take the data directory, open the journal, start the worker and the queue.
@@ -84,7 +84,7 @@ class Daemon:
             self._lock = take_data_dir(self.settings.data_dir)
         try:
             self.site = Site.of(self.settings)
-            self._volumes = await asyncio.to_thread(probe_volumes, self.settings)
+            self._drives = DriveWatch(await asyncio.to_thread(probe_volumes, self.settings))
             with usable(self.settings.data_dir):
                 open_journal = partial(Journal.open, self.settings.database_path, self.hub)
                 self.journal = await asyncio.to_thread(open_journal)
@@ -101,6 +101,7 @@ class Daemon:
         )
         self._worker.start()
         self._tasks = [self._go(self._run_loop.run()), self._go(self._prepare_loop.run())]
+        self._watching = asyncio.create_task(self._drives.run())
 
     async def stop(self) -> None:
         """Admit nothing more, let the worker finish its step and commit, end all children."""
@@ -108,10 +109,11 @@ class Daemon:
         self._run_loop.draining = True
         self._run_loop.wake()
         prepare.cancel()
+        self._watching.cancel()
         await self._worker.stop()
         await asyncio.wait([run], timeout=10)
         run.cancel()
-        await asyncio.gather(run, prepare, return_exceptions=True)
+        await asyncio.gather(run, prepare, self._watching, return_exceptions=True)
         self.journal.close()
         self._lock.close()
 
@@ -141,14 +143,16 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         """Worker, storage, device and disk, JSON-ready. The journal knows the jobs."""
         disk = shutil.disk_usage(self.settings.data_dir)
+        worker = self._worker.status()
         return {
-            "worker": self._worker.status(),
+            "worker": worker,
             "device": {"type": self.site.device, "gpus": list(gpus())},
+            "memory": memory(),
             "budgets": {
                 "device_bytes": self.site.device_bytes,
                 "host_bytes": self.site.host_bytes,
             },
-            "storage": [self._with_free_bytes(volume) for volume in self._volumes],
+            "storage": self._drives.status(worker["telemetry"].get("volumes", {})),
             "disk": {
                 "path": str(self.settings.data_dir),
                 "free_bytes": disk.free,
@@ -216,9 +220,6 @@ class Daemon:
             cache_dir=self.settings.data_dir / "cache",
             after_seq=self.journal.last_worker_seq(job.id),
         )
-
-    def _with_free_bytes(self, volume: dict[str, Any]) -> dict[str, Any]:
-        return {**volume, "free_bytes": shutil.disk_usage(volume["path"]).free}
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class EventTable:
         if after_id is not None:
             question = question.where(events.c.seq < seq_of_event(job_id, after_id))
         return [
-            _event(row)
+            event_of(row)
             for row in self._database.all(question.order_by(events.c.seq.desc()).limit(limit))
         ]
 
@@ -108,7 +108,7 @@ class EventTable:
         events = tables.events
         missed = select(events).where(events.c.job_id == job_id, events.c.seq > after_seq)
         return [
-            _event(row) for row in self._database.all(missed.order_by(events.c.seq).limit(limit))
+            event_of(row) for row in self._database.all(missed.order_by(events.c.seq).limit(limit))
         ]
 
 
@@ -178,6 +178,7 @@ def _drop_same(c: Connection, job_id: str, type: str, step: int) -> None:
     c.execute(delete(events).where(*same))
 
 
-def _event(row: RowMapping) -> EventRecord:
+def event_of(row: RowMapping) -> EventRecord:
+    """A row of the table as a record."""
     name = event_id(row["job_id"], row["seq"])
     return EventRecord(id=name, **{stored: row[stored] for stored in _STORED})

@@ -6,24 +6,27 @@ Pure ASGI, so that streams pass through untouched.
 import re
 import secrets
 import time
-from collections.abc import Callable
 from math import ceil
-from typing import Any
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import auth
+from . import auth, scopes
 from .attempts import FailedAttempts
 from .errors import ApiError
 from .logs import get_logger
+from .sessions import Sessions, let_in
 
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
+TOKEN_NAME = "headrace.token_name"  # in a request's scope, for the log
 UPLOAD_PATHS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
+LOGIN_PATHS = re.compile(r"/login|/static/.*|/favicon\.ico")  # wanted before a token is shown
+PAGES = re.compile(r"/|/new|/jobs/[A-Za-z0-9-]+")
 
 log = get_logger("headrace.api")
 
@@ -31,10 +34,13 @@ log = get_logger("headrace.api")
 class Gate:
     """The outermost layer of the app. Every answer carries `x-request-id`."""
 
-    def __init__(self, app: ASGIApp, *, tokens: auth.Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, *, tokens: auth.Tokens, sessions: Sessions, failed: FailedAttempts
+    ) -> None:
         self._app = app
         self._tokens = tokens
-        self._failed = FailedAttempts()
+        self._sessions = sessions
+        self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it here."""
@@ -62,28 +68,60 @@ class Gate:
                 raise  # half an answer is out: the server must cut the connection
             error = ApiError(500, "The server failed; its log has the reason.", code="internal")
             await _answer(error)(scope, receive, send_with_id)
-        log.debug(
+        changes = scope["method"] not in scopes.SAFE
+        say = log.info if changes or status >= 500 else log.debug
+        say(
             "request",
             method=scope["method"],
             path=scope["path"],
             status=status,
             milliseconds=round((time.monotonic() - started) * 1000, 1),
             request_id=request_id,
+            token=scope.get(TOKEN_NAME),
         )
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         try:
             if scope["path"] not in OPEN_PATHS and not _may_scrape(scope):
-                auth.check(self._tokens, headers)
+                self._admit(scope, headers)
             if not UPLOAD_PATHS.fullmatch(scope["path"]):
                 receive = _limited(receive, headers)
         except ApiError as e:
+            if e.code == auth.MISSING_TOKEN and _wants_page(scope, headers):
+                await RedirectResponse(login_url(scope["path"]), 303)(scope, receive, send)
+                return
             guessed = e.code == auth.UNKNOWN_TOKEN
-            wait = self._failed.count(_address(scope)) if guessed else 0
-            await (_slow_down(e, wait) if wait else _answer(e))(scope, receive, send)
+            wait = self._failed.count(address_of(scope)) if guessed else 0
+            await (slow_down(e, wait) if wait else _answer(e))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope, headers: Headers) -> None:
+        """Let a request through whose token or session may do what it asks, or raise ApiError."""
+        method, path = scope["method"], scope["path"]
+        entry = None
+        if self._tokens.entries():
+            if LOGIN_PATHS.fullmatch(path):
+                return
+            shows_token = "authorization" in headers or "api-key" in headers
+            entry = None if shows_token else let_in(self._sessions, method, headers)
+        entry = entry or auth.check(self._tokens, headers)
+        scopes.require(entry, method, path)
+        if entry is not None:
+            scope[TOKEN_NAME] = entry["name"]
+            self._tokens.note_use(entry)
+
+
+def login_url(path: str) -> str:
+    """Where a browser shows its token, to come back to that page."""
+    return f"/login?next={quote(path)}" if PAGES.fullmatch(path) and path != "/" else "/login"
+
+
+def _wants_page(scope: Scope, headers: Headers) -> bool:
+    """Whether a person's browser asks for a page."""
+    is_page = scope["method"] == "GET" and PAGES.fullmatch(scope["path"])
+    return bool(is_page) and "text/html" in headers.get("accept", "")
 
 
 def _limited(receive: Receive, headers: Headers) -> Receive:
@@ -106,20 +144,20 @@ def _limited(receive: Receive, headers: Headers) -> Receive:
 
 def _may_scrape(scope: Scope) -> bool:
     """Whether this is a scrape of the metrics from this machine."""
-    return scope["path"] == "/metrics" and auth.is_loopback(_address(scope))
+    return scope["path"] == "/metrics" and auth.is_loopback(address_of(scope))
 
 
-def _address(scope: Scope) -> str:
+def address_of(scope: Scope) -> str:
     """Where a request comes from; nothing when the server cannot tell."""
     client: tuple[str, int] | None = scope.get("client")
     return client[0] if client else ""
 
 
-def _answer(error: ApiError, headers: dict[str, str] | None = None) -> Callable[..., Any]:
+def _answer(error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse(error.envelope(), error.status, headers)
 
 
-def _slow_down(refused: ApiError, wait: float) -> Callable[..., Any]:
+def slow_down(refused: ApiError, wait: float) -> JSONResponse:
     """The 429 for one failed attempt too many. Clients are told not to repeat it by themselves."""
     message = f"{refused.message} There were too many such attempts from this address."
     error = ApiError(429, message, code="too_many_failed_attempts", hint="Check the token.")

@@ -23,7 +23,7 @@ def get_logger(name: str) -> Any:
     )
 
 
-def configure(level: int = logging.INFO) -> None:
+def configure(level: str = "info") -> None:
     """Send the logs of the whole process to standard error, also those of plain `logging`.
 
     Where a handler is set up already, nothing is changed.
@@ -50,7 +50,7 @@ def configure(level: int = logging.INFO) -> None:
     )
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
 

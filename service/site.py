@@ -6,7 +6,7 @@ prepare processes ask the driver through NVML instead.
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 
 import pynvml
 
-from headrace.engine import Box, detect_box
-from headrace.storage import VolumeConfig, VolumeRoom, probe_volume
+from headrace.engine import Box, available_memory, detect_box, known_rates
+from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume
 
 from .errors import ApiError
 from .settings import Settings
@@ -40,6 +40,7 @@ class Site:
     host_bytes: int | None
     volumes: tuple[str, ...]
     lent: Mapping[str, int] = field(default_factory=dict)
+    calibrate: bool = False  # the first job measures what is not known yet
     described: Box | None = None  # planned for, in place of this machine
 
     @classmethod
@@ -50,6 +51,7 @@ class Site:
             device_bytes=settings.device_bytes,
             host_bytes=settings.host_bytes,
             volumes=settings.volume_list,
+            calibrate=settings.calibrate,
         )
 
     def on(self, box: Box) -> "Site":
@@ -72,7 +74,9 @@ class Site:
             raise ApiError(503, message, code="no_device", hint=hint)
         free = int(shown[0]["free_bytes"] * DEVICE_SHARE)
         host = box.device_bytes + box.host_bytes  # on a CPU, one memory is split in two
-        return replace(box, device="cuda", device_bytes=free, host_bytes=host)
+        volumes = [VolumeConfig.parse(text) for text in self.volumes]
+        rates = known_rates("cuda", volumes, device_name=shown[0]["name"])
+        return replace(box, device="cuda", device_bytes=free, host_bytes=host, rates=rates)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of this machine, JSON-ready."""
@@ -105,7 +109,11 @@ def find_device() -> Device:
 
 
 def gpus() -> Sequence[dict[str, Any]]:
-    """Name and memory in bytes of each GPU that the driver shows; none without a driver."""
+    """Each GPU that the driver shows; none without a driver.
+
+    Name, memory in bytes, `busy_share` (part of the last moment in which a kernel ran) and
+    temperature, the last two None where the driver does not tell.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -114,6 +122,13 @@ def gpus() -> Sequence[dict[str, Any]]:
         return [_describe(i) for i in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
+
+
+def memory() -> dict[str, Any]:
+    """Bytes of memory that there are for this process, and how many it can still take."""
+    found = memory_status()
+    limits = [size for size in (found.total_bytes, found.group_limit_bytes) if size is not None]
+    return {"total_bytes": min(limits, default=None), "free_bytes": available_memory()}
 
 
 def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
@@ -131,11 +146,23 @@ def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
 def _describe(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    busy = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    heat = _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
     return {
         "name": str(pynvml.nvmlDeviceGetName(handle)),
         "total_bytes": int(memory.total),
         "free_bytes": int(memory.free),
+        "busy_share": None if busy is None else busy.gpu / 100,
+        "temperature_celsius": None if heat is None else float(heat),
     }
+
+
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer; None when this GPU has none, as in a virtual machine."""
+    try:
+        return question(*arguments)
+    except pynvml.NVMLError:
+        return None
 
 
 def _torch_is_for_cuda() -> bool:

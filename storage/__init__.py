@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .space import VolumeRoom, fit_store, measure_rooms
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import TensorStore
-    from .transfer import Fence, Transfer
+    from .transfer import Fence, Mark, Transfer
     from .volume import VolumeStatus, probe_volume
     from .wear import DriveHealth, VolumeWear, drive_health
 
@@ -86,6 +86,7 @@ _HOMES = {
     "fall_back": "fsck",
     "find_commits": "fsck",
     "Fence": "transfer",
+    "Mark": "transfer",
     "Transfer": "transfer",
     "VolumeStatus": "volume",
     "probe_volume": "volume",
@@ -115,6 +116,7 @@ __all__ = [
     "LinkStats",
     "LoadCase",
     "Locked",
+    "Mark",
     "MemoryStatus",
     "Misuse",
     "NoSpace",

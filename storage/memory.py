@@ -18,6 +18,7 @@ class MemoryStatus:
     `transparent_huge_pages` is always, madvise (both are fine) or never (direct I/O is slower).
     """
 
+    total_bytes: int | None
     available_bytes: int | None
     group_limit_bytes: int | None
     group_free_bytes: int | None
@@ -31,7 +32,8 @@ def memory_status(*, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Me
     group = tightest_group(sys / "fs/cgroup", proc / "self/cgroup")
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return MemoryStatus(
-        available_bytes=_available(proc / "meminfo"),
+        total_bytes=_meminfo(proc / "meminfo", "MemTotal"),
+        available_bytes=_meminfo(proc / "meminfo", "MemAvailable"),
         group_limit_bytes=group.limit_bytes if group else None,
         group_free_bytes=group.free_bytes if group else None,
         memlock_bytes=None if soft == resource.RLIM_INFINITY else soft,
@@ -51,10 +53,10 @@ def check_arena(arena_bytes: int) -> None:
         )
 
 
-def _available(file: Path) -> int | None:
+def _meminfo(file: Path, wanted: str) -> int | None:
     for line in file.read_text().splitlines() if file.exists() else ():
         name, _, value = line.partition(":")
-        if name == "MemAvailable":
+        if name == wanted:
             return int(value.split()[0]) * 1024
     return None
 

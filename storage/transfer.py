@@ -6,6 +6,7 @@ counted and timed all the same.
 
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ from .errors import Misuse
 from .stats import LinkMeter, LinkStats
 
 _DIRECTIONS = ("h2d", "d2h")
+# Each direction has a second stream, for what is wanted before all that has been read ahead.
+_STREAMS = tuple((one, urgent) for one in _DIRECTIONS for urgent in (False, True))
 _cuda: Any = torch.cuda  # partly without types
 
 
@@ -50,6 +53,22 @@ class Fence:
             self._event.wait(stream)
 
 
+class Mark:
+    """A moment in the work given to the device, to measure how long that work takes."""
+
+    def __init__(self, event: Any = None) -> None:
+        """Use Transfer.mark."""
+        self._event = event
+        self._moment = time.perf_counter()
+
+    def seconds_until(self, later: "Mark") -> float:
+        """Seconds from this moment to `later`; waits until the device has reached it."""
+        if self._event is None:
+            return later._moment - self._moment
+        later._event.synchronize()
+        return float(self._event.elapsed_time(later._event)) / 1000
+
+
 class Transfer:
     """The copies to and from one device; a context manager."""
 
@@ -57,11 +76,11 @@ class Transfer:
         """Open the copy streams. `device` is cpu or a CUDA device."""
         self._device = device
         self._meters = {direction: LinkMeter() for direction in _DIRECTIONS}
-        self._streams: dict[str, Any] = {}
+        self._streams: dict[tuple[str, bool], Any] = {}
         self._timed: list[tuple[str, int, int, Any, Any]] = []
         self._lock = threading.Lock()
         if device.type == "cuda":
-            self._streams = {one: _cuda.Stream(device=device) for one in _DIRECTIONS}
+            self._streams = {one: _cuda.Stream(device=device) for one in _STREAMS}
 
     def to_device(
         self,
@@ -69,15 +88,17 @@ class Transfer:
         target: torch.Tensor,
         *,
         payload_bytes: int | None = None,
-        after: Fence | None = None,
+        after: Fence | Sequence[Fence] = (),
+        urgent: bool = False,
     ) -> Fence:
         """Copy host `source` to device `target` (same dtype and number of elements).
 
-        On CUDA it begins after `after` and the fence returned says when it is through; neither
-        tensor may be changed or freed before. `payload_bytes` of it are counted as payload, the
-        rest as padding. Raises Misuse when the tensors do not match.
+        On CUDA it begins after every fence of `after` and the one returned says when it is
+        through; neither tensor may be changed or freed before. `payload_bytes` of it are counted
+        as payload, the rest as padding. An `urgent` copy does not queue behind those that are
+        not. Raises Misuse when the tensors do not match.
         """
-        return self._copy("h2d", source, target, payload_bytes, after)
+        return self._copy("h2d", source, target, payload_bytes, after, urgent)
 
     def to_host(
         self,
@@ -85,10 +106,11 @@ class Transfer:
         target: torch.Tensor,
         *,
         payload_bytes: int | None = None,
-        after: Fence | None = None,
+        after: Fence | Sequence[Fence] = (),
+        urgent: bool = False,
     ) -> Fence:
         """Copy device `source` to host `target`; the rest as `to_device`."""
-        return self._copy("d2h", source, target, payload_bytes, after)
+        return self._copy("d2h", source, target, payload_bytes, after, urgent)
 
     def fence(self) -> Fence:
         """The point up to which the current compute stream has been given work."""
@@ -97,6 +119,14 @@ class Transfer:
         event = _cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         return Fence(event)
+
+    def mark(self) -> Mark:
+        """The same point, with its time."""
+        if not self._streams:
+            return Mark()
+        event = _cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return Mark(event)
 
     def stats(self) -> dict[str, LinkStats]:
         """What was copied since the start, by direction; copies still under way are left out."""
@@ -126,7 +156,8 @@ class Transfer:
         source: torch.Tensor,
         target: torch.Tensor,
         payload_bytes: int | None,
-        after: Fence | None,
+        after: Fence | Sequence[Fence],
+        urgent: bool,
     ) -> Fence:
         if source.dtype != target.dtype or source.numel() != target.numel():
             raise Misuse(
@@ -136,7 +167,8 @@ class Transfer:
         payload = source.nbytes if payload_bytes is None else payload_bytes
         padding = source.nbytes - payload
         if self._streams:
-            return self._copy_on_stream(direction, source, target, payload, padding, after)
+            stream = self._streams[direction, urgent]
+            return self._copy_on_stream(stream, direction, source, target, payload, padding, after)
         start = time.monotonic()
         target.copy_(source.view(target.shape))
         self._meters[direction].add(
@@ -146,18 +178,18 @@ class Transfer:
 
     def _copy_on_stream(
         self,
+        stream: Any,
         direction: str,
         source: torch.Tensor,
         target: torch.Tensor,
         payload: int,
         padding: int,
-        after: Fence | None,
+        after: Fence | Sequence[Fence],
     ) -> Fence:
-        stream = self._streams[direction]
         begun, ended = (_cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(stream):
-            if after is not None:
-                after.order_before(stream)
+            for fence in (after,) if isinstance(after, Fence) else after:
+                fence.order_before(stream)
             begun.record(stream)
             target.copy_(source.view(target.shape), non_blocking=True)
             ended.record(stream)

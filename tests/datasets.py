@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,4 +20,15 @@ def write_dataset(path: Path, lengths: Sequence[int], *, vocab: int, seed: int =
     np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64).tofile(path / OFFSETS)
     count = sum(int(mask[1:].sum()) for mask in trained)
     (path / REPORT).write_text(json.dumps({"trained_tokens": count}))
+    return path
+
+
+def write_rows(path: Path, ids: Any) -> Path:
+    """Rows of equal length, (rows, tokens), every token of them trained."""
+    path.mkdir(parents=True)
+    count, length = ids.shape
+    ids.astype(np.uint32).tofile(path / TOKENS)
+    np.ones(ids.size, dtype=np.uint8).tofile(path / TRAINED)
+    (length * np.arange(count + 1)).astype(np.int64).tofile(path / OFFSETS)
+    (path / REPORT).write_text(json.dumps({"trained_tokens": count * (length - 1)}))
     return path

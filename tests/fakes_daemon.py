@@ -11,6 +11,7 @@ from typing import Any, Literal
 import uvicorn
 
 from headrace.service.app import create_app
+from headrace.service.contract import Daemon
 from headrace.service.errors import ApiError
 from headrace.service.events import Hub
 from headrace.service.jobs import JobRecord, new_id
@@ -108,7 +109,7 @@ def some_job(**changed: Any) -> JobRecord:
 
 
 @contextmanager
-def serving(daemon: FakeDaemon) -> Iterator[str]:
+def serving(daemon: Daemon) -> Iterator[str]:
     """The app around `daemon` on a free port of this machine; the URL."""
     sock = listen("127.0.0.1", 0)
     config = uvicorn.Config(

@@ -32,6 +32,9 @@ def serve(
     device: Device = None,
     device_bytes: ByteSize = None,
     host_bytes: ByteSize = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error; debug logs every request.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the daemon: the API, its queue of jobs, and the worker that trains them.
@@ -48,6 +51,7 @@ def serve(
         device=device,
         device_bytes=device_bytes,
         host_bytes=host_bytes,
+        log_level=log_level,
     )
     run_daemon(settings, as_json=as_json)
 
@@ -61,7 +65,7 @@ def run_daemon(settings: "Settings", *, as_json: bool) -> None:
     from ..logs import configure
     from ..server import address, listen, run
 
-    configure()
+    configure(settings.log_level)
     for path in settings.models_dir:
         if not path.is_dir():
             reason = f"models directory {path} is not there"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..scopes import Scope
 from .options import Json
 from .output import CliError, Exit, console, print_json, print_table
 from .serve import Config, DataDir, load_settings
@@ -18,6 +19,9 @@ AFTERWARDS = "Not shown again. Every caller needs a token now: in HEADRACE_TOKEN
 
 def create(
     name: Annotated[str, typer.Argument(help="Who or what will use it.")],
+    scope: Annotated[
+        Scope, typer.Option(help="metrics; read; submit: run jobs too; admin: everything.")
+    ] = "admin",
     config: Config = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -28,9 +32,9 @@ def create(
     """
     tokens = _tokens(config, data_dir)
     _entries(tokens)
-    token = tokens.create(name)
+    token = tokens.create(name, scope=scope)
     if as_json:
-        print_json({"name": name, "token": token})
+        print_json({"name": name, "scope": scope, "token": token})
     else:
         console().print(token, markup=False)
         typer.echo(AFTERWARDS, err=True)
@@ -38,13 +42,27 @@ def create(
 
 def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the tokens by their first characters; the tokens themselves are not kept."""
-    entries = _entries(_tokens(config, data_dir))
+    tokens = _tokens(config, data_dir)
+    used = tokens.last_used()
+    entries = [
+        {
+            "name": entry["name"],
+            "shown": entry["shown"],
+            "scope": entry.get("scope", "admin"),
+            "created_at": entry["created_at"],
+            "last_used": used.get(entry["sha256"]),
+        }
+        for entry in _entries(tokens)
+    ]
     if as_json:
-        keys = ("name", "shown", "created_at")
-        print_json([{key: entry[key] for key in keys} for entry in entries])
+        print_json(entries)
         return
-    rows = [[entry["shown"], entry["name"], _day(entry["created_at"])] for entry in entries]
-    print_table(["token", "name", "made"], rows, empty="no tokens: open to this machine alone")
+    columns = ["token", "name", "scope", "made", "last used"]
+    rows = [
+        [one["shown"], one["name"], one["scope"], _day(one["created_at"]), _day(one["last_used"])]
+        for one in entries
+    ]
+    print_table(columns, rows, empty="no tokens: open to this machine alone")
 
 
 def revoke(
@@ -78,5 +96,7 @@ def _entries(tokens: "Tokens") -> list[dict[str, Any]]:
         raise CliError(str(error)) from error
 
 
-def _day(seconds: int) -> str:
+def _day(seconds: int | None) -> str:
+    if seconds is None:
+        return "never"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")

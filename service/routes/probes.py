@@ -1,31 +1,16 @@
-"""What machines and people look at: probes, status, metrics, the page."""
+"""What machines and people look at: probes, status, metrics."""
 
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
-from jinja2 import Environment, FileSystemLoader
+from fastapi.responses import JSONResponse, Response
 
 from ..errors import ApiError
 from ..metrics import CONTENT_TYPE, Metrics
-from ..shapes import job_object
 from ..status import daemon_status
 from .common import TheDaemon, with_etag
 
 router = APIRouter(tags=["status"])
-
-PAGE_JOBS = 20
-PAGE_HEADERS = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-}
-
-_templates = Environment(
-    loader=FileSystemLoader(Path(__file__).parent.parent / "templates"), autoescape=True
-)
 
 
 @router.get("/livez")
@@ -57,11 +42,3 @@ def metrics(request: Request) -> Response:
     """The numbers for Prometheus."""
     counted: Metrics = request.app.state.metrics
     return Response(counted.render(), media_type=CONTENT_TYPE)
-
-
-@router.get("/", response_class=HTMLResponse, include_in_schema=False)
-def page(daemon: TheDaemon) -> HTMLResponse:
-    """The status as a page that loads nothing from anywhere."""
-    jobs = [job_object(job) for job in daemon.journal.jobs(limit=PAGE_JOBS)]
-    html = _templates.get_template("status.html").render(status=daemon_status(daemon), jobs=jobs)
-    return HTMLResponse(html, headers=PAGE_HEADERS)

@@ -217,7 +217,7 @@ def _measure_product(
             spec=shape_spec(case.shape, case.layers),
             volumes=[VolumeConfig(path=Path(folder))],
             tokens_per_row=case.tokens_per_row,
-            slots=(config.num_slots or 3,),
+            slots=(config.num_slots,),
             num_steps=steps,
             commit=case.commit,
         )

@@ -79,8 +79,10 @@ def test_tokens_needed_do_not_depend_on_depth_or_on_the_tokens_of_the_plan() -> 
 
 def test_the_condition_of_a_pass_is_its_own() -> None:
     """Forward needs F/R tokens; a kept layer needs more in backward, since it computes less."""
-    forward, backward = forecast().conditions
-    assert (forward.phase, backward.phase) == ("forward", "backward")
+    forward, turning, backward = forecast().conditions
+    assert (forward.phase, turning.phase, backward.phase) == ("forward", "backward", "backward")
+    assert turning.num_layers == 1  # it is still there from the forward pass
+    assert turning.tokens_needed < backward.tokens_needed
     attention = 1 + 2 * 4096 * SPEC.hidden_size * SPEC.num_layers / (2 * LAYERS)
     assert forward.tokens_needed == pytest.approx(600e12 / 24e9 / attention, rel=0.02)
     by_bytes = 600e12 / 6 * (12 / 24e9 + 12 / 16e9) / attention

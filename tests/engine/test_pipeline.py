@@ -1,35 +1,81 @@
-"""The ring keeps order, shares no slot, overlaps its stages and loses no failure."""
+"""The ring keeps order, shares no slot, overlaps its stages, reads ahead and loses no failure."""
 
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from headrace.engine.pipeline import run_pass
+from headrace.engine.pipeline import Pipeline
+from headrace.engine.visits import Visit, update_visit
 
 Slot = dict[str, int | None]
 
 
-def test_visits_are_computed_in_order_each_with_its_own_bytes() -> None:
-    slots: list[Slot] = [{"holds": None} for _ in range(3)]
-    computed: list[int] = []
-    written: list[int] = []
+def _nothing(visit: Visit, slot: Slot) -> None:
+    pass
 
-    def read(visit: int, slot: Slot) -> None:
-        assert slot["holds"] is None, "a slot was read into before its last write had finished"
-        slot["holds"] = visit
 
-    def compute(visit: int, slot: Slot) -> None:
-        assert slot["holds"] == visit
-        computed.append(visit)
+@dataclass
+class Stages:
+    """Stages given as functions; a write is all that is left after the release."""
 
-    def write(visit: int, slot: Slot) -> None:
-        time.sleep(0.001)
-        written.append(visit)
+    reading: Callable[[Visit, Slot], None] = _nothing
+    writing: Callable[[Visit, Slot], None] = _nothing
+    slotless: set[int] = field(default_factory=set)
+
+    def needs_slot(self, visit: Visit) -> bool:
+        return visit.record not in self.slotless
+
+    def read(self, visit: Visit, slot: Slot) -> None:
+        self.reading(visit, slot)
+
+    def release(self, visit: Visit, slot: Slot) -> Callable[[], None]:
+        taken = dict(slot)
         slot["holds"] = None
+        return lambda: self.writing(visit, taken)
 
-    run_pass(range(20), slots, read=read, compute=compute, write=write)
+
+def _slots(count: int) -> list[Slot]:
+    return [{"holds": None} for _ in range(count)]
+
+
+def _visits(records: Sequence[int]) -> list[Visit]:
+    return [update_visit(record) for record in records]
+
+
+def _no_threads_left() -> bool:
+    return not [t for t in threading.enumerate() if t.name.startswith(("reader", "writer"))]
+
+
+def test_visits_are_computed_in_order_each_with_its_own_bytes() -> None:
+    computed: list[int] = []
+    written: list[int | None] = []
+
+    def read(visit: Visit, slot: Slot) -> None:
+        assert slot["holds"] is None, "a slot was read into before it was released"
+        slot["holds"] = visit.record
+
+    def compute(visit: Visit, slot: Slot | None) -> None:
+        assert slot is not None and slot["holds"] == visit.record
+        computed.append(visit.record)
+
+    def write(visit: Visit, slot: Slot) -> None:
+        time.sleep(0.001)
+        written.append(slot["holds"])
+
+    with Pipeline(_slots(3), Stages(read, write)) as pipeline:
+        pipeline.run(_visits(range(20)), compute)
     assert computed == written == list(range(20))
+
+
+def test_a_record_that_needs_no_slot_takes_none() -> None:
+    """With one slot only, and a visit between that would need it."""
+    seen: list[bool] = []
+    with Pipeline(_slots(1), Stages(slotless={1})) as pipeline:
+        pipeline.run(_visits([0, 1, 2]), lambda visit, slot: seen.append(slot is None))
+    assert seen == [False, True, False]
 
 
 @pytest.mark.parametrize("stage", ["read", "compute", "write"])
@@ -38,69 +84,123 @@ def test_visits_are_computed_in_order_each_with_its_own_bytes() -> None:
 def test_a_failure_in_any_stage_at_any_visit_is_raised(
     stage: str, num_slots: int, failing: int
 ) -> None:
-    def stage_of(name: str) -> object:
-        def run(visit: int, slot: int) -> None:
-            if name == stage and visit == failing:
+    def stage_of(name: str) -> Callable[[Visit, Slot | None], None]:
+        def run(visit: Visit, slot: Slot | None) -> None:
+            if name == stage and visit.record == failing:
                 raise OSError(f"{stage} {failing}")
 
         return run
 
+    pipeline = Pipeline(_slots(num_slots), Stages(stage_of("read"), stage_of("write")))
     with pytest.raises(OSError, match=f"{stage} {failing}"):
-        run_pass(
-            range(6),
-            list(range(num_slots)),
-            read=stage_of("read"),  # type: ignore[arg-type]
-            compute=stage_of("compute"),  # type: ignore[arg-type]
-            write=stage_of("write"),  # type: ignore[arg-type]
-        )
-    assert not [t for t in threading.enumerate() if t.name.startswith(("reader", "writer"))]
+        pipeline.run(_visits(range(6)), stage_of("compute"))
+    assert _no_threads_left()
 
 
-def test_a_visit_is_read_only_after_the_write_that_it_follows() -> None:
-    """Visits 0 and 2 are of one record; the write of 0 is slow, and slots are plenty."""
+def test_a_record_is_read_only_after_its_last_write() -> None:
+    """Visits 0 and 2 are of one record; its write is slow, and slots are plenty."""
     home = {"record": 0}
+    seen: list[int | None] = []
 
-    def read(visit: int, slot: Slot) -> None:
+    def read(visit: Visit, slot: Slot) -> None:
         slot["holds"] = home["record"]
 
-    def write(visit: int, slot: Slot) -> None:
-        if visit == 0:
+    def write(visit: Visit, slot: Slot) -> None:
+        if visit.record == 0:
             time.sleep(0.05)
-            home["record"] = 1
+            home["record"] += 1
 
-    slots: list[Slot] = [{"holds": None} for _ in range(3)]
-    run_pass(
-        range(3),
-        slots,
-        read=read,
-        compute=lambda visit, slot: None,
-        write=write,
-        follows=[None, None, 0],
-    )
-    assert slots[2]["holds"] == 1
+    def compute(visit: Visit, slot: Slot | None) -> None:
+        assert slot is not None
+        seen.append(slot["holds"])
+
+    with Pipeline(_slots(3), Stages(read, write)) as pipeline:
+        pipeline.run(_visits([0, 1, 0]), compute)
+        pipeline.run(_visits([0]), compute)
+    assert seen[0] == 0
+    assert seen[2] == 1
+    assert seen[3] == 2
 
 
 def test_a_read_that_waits_for_a_write_ends_when_compute_fails() -> None:
-    def compute(visit: int, slot: int) -> None:
+    def compute(visit: Visit, slot: Slot | None) -> None:
         raise OSError("no more")
 
+    pipeline = Pipeline(_slots(3), Stages())
     with pytest.raises(OSError, match="no more"):
-        run_pass(
-            range(3),
-            [0, 1, 2],
-            read=lambda visit, slot: None,
-            compute=compute,
-            write=lambda visit, slot: None,
-            follows=[None, None, 0],
-        )
+        pipeline.run(_visits([0, 1, 0]), compute)
+    assert _no_threads_left()
+
+
+def test_a_held_record_stays_in_its_slot_while_others_pass() -> None:
+    def read(visit: Visit, slot: Slot) -> None:
+        if not visit.held:
+            slot["holds"] = visit.record
+
+    def compute(visit: Visit, slot: Slot | None) -> None:
+        assert slot is not None and slot["holds"] == visit.record
+        used.append(id(slot))
+
+    class Keeping(Stages):
+        def release(self, visit: Visit, slot: Slot) -> Callable[[], None]:
+            return lambda: None
+
+    used: list[int] = []
+    visits = _visits([0, 1, 2, 3, 0])
+    visits[0] = replace(visits[0], holds=True)
+    visits[4] = replace(visits[4], held=True)
+    with Pipeline(_slots(2), Keeping(read)) as pipeline:
+        pipeline.run(visits, compute)
+        pipeline.run(visits, compute)
+    assert used[0] == used[4] and used[5] == used[9]
+    assert used[0] not in used[1:4]
+
+
+def test_what_the_next_pass_begins_with_is_read_while_this_one_computes() -> None:
+    reads: list[int] = []
+    pipeline = Pipeline(_slots(2), Stages(lambda visit, slot: reads.append(visit.record)))
+    first, second = _visits([0]), _visits([1, 2, 3])
+    with pipeline:
+        pipeline.run(first, lambda visit, slot: time.sleep(0.05), ahead=second)
+        time.sleep(0.05)
+        assert reads == [0, 1, 2], "as many as there are slots"
+        pipeline.run(second, lambda visit, slot: None)
+        assert reads == [0, 1, 2, 3], "and none of them twice"
+
+
+def test_what_was_read_ahead_is_read_again_when_another_pass_comes_between() -> None:
+    home = {"state": 0}
+    seen: list[int | None] = []
+
+    def read(visit: Visit, slot: Slot) -> None:
+        slot["holds"] = home["state"]
+
+    def write(visit: Visit, slot: Slot) -> None:
+        home["state"] += 1
+
+    def compute(visit: Visit, slot: Slot | None) -> None:
+        assert slot is not None
+        seen.append(slot["holds"])
+
+    with Pipeline(_slots(2), Stages(read, write)) as pipeline:
+        pipeline.run(_visits([0]), compute, ahead=_visits([1, 2]))
+        pipeline.run(_visits([3]), compute)
+        pipeline.run(_visits([1, 2]), compute)
+    assert seen == [0, 1, 2, 2] or seen == [0, 1, 2, 3]
 
 
 def _seconds(num_slots: int) -> float:
-    def stage(visit: int, slot: int) -> None:
+    def stage(visit: Visit, slot: Slot | None) -> None:
         time.sleep(0.01)
 
+    class Slow(Stages):
+        def release(self, visit: Visit, slot: Slot) -> Callable[[], None]:
+            time.sleep(0.01)
+            return lambda: None
+
     started = time.perf_counter()
-    run_pass(range(20), list(range(num_slots)), read=stage, compute=stage, write=stage)
+    with Pipeline(_slots(num_slots), Slow(stage)) as pipeline:
+        pipeline.run(_visits(range(20)), stage)
     return time.perf_counter() - started
 
 
@@ -111,11 +211,9 @@ def test_three_slots_overlap_what_one_slot_does_in_turn() -> None:
 
 
 def test_times_say_where_each_visit_spent_its_seconds() -> None:
-    def slow_read(visit: int, slot: int) -> None:
+    def slow_read(visit: Visit, slot: Slot) -> None:
         time.sleep(0.02)
 
-    def nothing(visit: int, slot: int) -> None:
-        pass
-
-    times = run_pass([0, 1], [0], read=slow_read, compute=nothing, write=nothing)
+    with Pipeline(_slots(1), Stages(slow_read)) as pipeline:
+        times = pipeline.run(_visits([0, 1]), lambda visit, slot: None)
     assert all(t.read >= 0.02 and t.stall_read >= 0.015 and t.compute < 0.01 for t in times)

@@ -30,10 +30,33 @@ def test_every_record_is_updated_once_in_each_way() -> None:
     for tiers in (nvme, mixed):
         for way in get_args(Way):
             for keep in ((), (28, 29)):
-                visits = step_visits(SPEC, tiers, keep, way, pending=True)  # type: ignore[arg-type]
+                visits = step_visits(
+                    SPEC,
+                    tiers,  # type: ignore[arg-type]
+                    keep,
+                    way,
+                    pending=True,
+                    num_slots=2,
+                )
                 written = sorted(visit.record for visit in visits if visit.writes)
                 assert written == list(range(len(SPEC.records)))
                 assert all(visit.reads == "state" for visit in visits if visit.writes)
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_the_layer_where_forward_turns_around_is_read_once(way: Way) -> None:
+    tiers = ("nvme",) * len(SPEC.records)
+    turning = SPEC.records.index(SPEC.of_kind("layer")[-1])
+
+    def read(num_slots: int) -> list[str]:
+        visits = step_visits(SPEC, tiers, (), way, pending=True, num_slots=num_slots)  # type: ignore[arg-type]
+        return [visit.reads for visit in visits if visit.record == turning]
+
+    last = {"speculative": [], "serial": ["state"], "deferred": []}[way]
+    first = "state" if way == "deferred" else "weights"
+    again = "state" if way == "speculative" else "weights"
+    assert read(2) == [first, again, *last]
+    assert read(3) == [first, "rest" if way == "speculative" else "nothing", *last]
 
 
 def test_traffic_of_a_step_is_that_of_the_formula() -> None:

@@ -2,20 +2,22 @@
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from headrace.engine.pipeline import run_pass
+from headrace.engine.pipeline import Pipeline
 from headrace.engine.rates import VolumeRates, default_rates
 from headrace.engine.timeline import Ring, Work, play
+from headrace.engine.visits import Visit, update_visit
 
 DRIVES = VolumeRates(read=1.0, write=1.0, mixed=1.0)
 RATES = replace(default_rates("cpu"), h2d=1.0, d2h=1.0)
 
 
 def seconds(work: list[Work], num_slots: int, reader_copies: bool = True) -> float:
-    ring = Ring(num_slots=num_slots, reader_copies=reader_copies)
+    ring = Ring(num_slots=num_slots, reader_copies=reader_copies, num_staging=num_slots)
     return play(work, [None] * len(work), ring, drives=DRIVES, rates=RATES).end
 
 
@@ -29,7 +31,7 @@ def test_a_drive_shares_its_time_between_the_directions() -> None:
     work: list[Work] = [(2, 0, 1, 0, 3)] * 100
     assert seconds(work, 3) == pytest.approx(100 * 5, rel=0.02)
     duplex = replace(DRIVES, mixed=2.0)
-    ring = Ring(num_slots=3, reader_copies=True)
+    ring = Ring(num_slots=3, reader_copies=True, num_staging=3)
     played = play(work, [None] * 100, ring, drives=duplex, rates=RATES)
     assert played.end == pytest.approx(100 * 3, rel=0.03)
 
@@ -42,7 +44,7 @@ def test_copies_beside_the_reads_hide_behind_them() -> None:
 
 def test_a_visit_is_read_after_the_write_that_it_follows() -> None:
     work: list[Work] = [(1, 0, 1, 0, 5), (1, 0, 0, 0, 0)]
-    ring = Ring(num_slots=2, reader_copies=True)
+    ring = Ring(num_slots=2, reader_copies=True, num_staging=2)
     assert play(work, [None, 0], ring, drives=DRIVES, rates=RATES).end == pytest.approx(8)
     assert play(work, [None, None], ring, drives=DRIVES, rates=RATES).end == pytest.approx(7)
 
@@ -59,8 +61,8 @@ def ticked(work: list[Work], num_slots: int, reader_copies: bool) -> float:
 
     def ready(stage: int, i: int) -> bool:
         if stage == 0:
-            return i - done[4] < num_slots and (not reader_copies or done[1] == i)
-        return done[stage - 1] > i and not (stage == 3 and done[4] < i)
+            return i - done[3] < num_slots and (not reader_copies or done[1] == i)
+        return done[stage - 1] > i and not (stage == 3 and i - done[4] >= num_slots)
 
     while done[4] < len(work):
         for _ in range(5 * len(work)):  # what has nothing left to do is over
@@ -93,13 +95,24 @@ def test_it_agrees_with_the_pipeline_itself() -> None:
     first, second = (20.0, 0.0, 10.0, 0.0, 15.0), (5.0, 0.0, 30.0, 0.0, 0.0)
     work = [first] * 8 + [second] * 6
 
-    def stage(index: int):  # type: ignore[no-untyped-def]
-        return lambda visit, slot: time.sleep(visit[index] / 1000)
+    class Sleeping:
+        def needs_slot(self, visit: Visit) -> bool:
+            return True
 
-    started = time.perf_counter()
-    run_pass(work, [0, 1, 2], read=stage(0), compute=stage(2), write=stage(4))
-    taken = time.perf_counter() - started
+        def read(self, visit: Visit, slot: int) -> None:
+            time.sleep(work[visit.record][0] / 1000)
+
+        def release(self, visit: Visit, slot: int) -> Callable[[], None]:
+            return lambda: time.sleep(work[visit.record][4] / 1000)
+
+    with Pipeline([0, 1, 2], Sleeping()) as pipeline:
+        started = time.perf_counter()
+        pipeline.run(
+            [update_visit(i) for i in range(len(work))],
+            lambda visit, slot: time.sleep(work[visit.record][2] / 1000),
+        )
+        taken = time.perf_counter() - started
     duplex = replace(DRIVES, mixed=2.0)  # sleeps do not share a drive
-    ring = Ring(num_slots=3, reader_copies=True)
+    ring = Ring(num_slots=3, reader_copies=True, num_staging=3)
     planned = play(work, [None] * len(work), ring, drives=duplex, rates=RATES).end / 1000
     assert planned <= taken < 1.25 * planned

@@ -1,0 +1,78 @@
+"""A job's plan in words, each line with where its measured twin is found. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .formats import pick, shown
+
+LINKS = {
+    "nvme_read": "Drive reads a step",
+    "nvme_write": "Drive writes a step",
+    "h2d": "Copies up a step",
+    "d2h": "Copies down a step",
+}
+MEMORY = {
+    "device": ("Device memory", "report.device_peak_bytes"),
+    "host": ("Host memory", "tier.host_bytes"),
+}
+
+Row = dict[str, Any]
+
+
+def plan_rows(plan: Mapping[str, Any]) -> list[Row]:
+    """What was planned. `path` and `form` are of what is measured, None where nothing is."""
+    return [*_seconds(plan), *_bytes(plan)]
+
+
+def homes(plan: Mapping[str, Any]) -> dict[str, str]:
+    """How many records live in each tier between their visits, in words."""
+    tiers: Sequence[str] = plan.get("tiers") or ()
+    return {
+        tier: f"{tiers.count(tier)} of {len(tiers)} records live here"
+        for tier in ("nvme", "host", "device")
+        if tiers
+    }
+
+
+def advice(plan: Mapping[str, Any]) -> list[str]:
+    """What would make the job faster, the best first."""
+    return [change["text"] for change in plan.get("changes") or ()]
+
+
+def _seconds(plan: Mapping[str, Any]) -> Iterator[Row]:
+    forecast = plan.get("forecast")
+    if not forecast:
+        return
+    step = forecast["step_seconds"]
+    yield _row(
+        "A step takes", shown(step["expected"], "duration"), "engine.step_time_s", "duration"
+    )
+    low, high = (shown(step[name], "duration") for name in ("low", "high"))
+    yield _row("at least, at most", f"{low}, {high}", None, "")
+    for phase in forecast["step"]["phases"]:
+        name, told = phase["phase"], shown(phase["seconds"], "duration")
+        yield _row(f"of which {name}", told, f"report.{name}_seconds", "duration")
+    rate = shown(forecast["tokens_per_second"], "per_second")
+    yield _row("Tokens a second", rate, "engine.tokens_per_s", "per_second")
+    if total := plan.get("total_steps"):
+        yield _row("All steps", shown(total * step["expected"], "duration"), None, "")
+
+
+def _bytes(plan: Mapping[str, Any]) -> Iterator[Row]:
+    moved = pick(plan, "forecast.step.link_bytes") or {}
+    written = pick(plan, "forecast.wear.step_bytes")  # with what commits write
+    for link, name in LINKS.items():
+        if link in moved:
+            planned = written if link == "nvme_write" and written is not None else moved[link]
+            yield _row(name, shown(planned, "size"), f"report.links.{link}.payload_bytes", "size")
+    for tier, (name, path) in MEMORY.items():
+        if (planned := plan.get(f"total_{tier}_bytes")) is not None:
+            yield _row(name, shown(planned, "size"), path, "some")
+    if "volume_bytes" in plan:
+        yield _row("Room on the drives", shown(plan["volume_bytes"], "size"), None, "")
+    if (share := pick(plan, "forecast.wear.share")) is not None:
+        yield _row("Of the drives' rated life", f"{100 * share:.3g} %", None, "")
+
+
+def _row(name: str, planned: str, path: str | None, form: str) -> Row:
+    return {"name": name, "planned": planned, "path": path, "form": form}

@@ -1,0 +1,67 @@
+"""/v1/fine_tuning/jobs/{id}/series: a job's numbers as columns, to draw curves from."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from ..contract import Daemon
+from ..series_table import EVAL_COLUMNS, STEP_COLUMNS, columns
+from .common import TheDaemon, require_job
+
+router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
+
+MAX_POINTS = 5000
+Step = Annotated[int, Query(ge=0, lt=1 << 31)]
+
+
+@router.get("/series")
+def series(
+    job_id: str,
+    daemon: TheDaemon,
+    first: Step = 0,
+    last: Step | None = None,
+    points: Annotated[int, Query(ge=2, le=MAX_POINTS)] = 2000,
+) -> dict[str, Any]:
+    """Loss, rates and times of the steps first..last, one column each.
+
+    With more steps than `points` every n-th is given (`every`). A stream that resumes after
+    `last_seq` tells all that came later.
+    """
+    require_job(daemon, job_id)
+    return series_object(daemon, job_id, first=first, last=last, points=points)
+
+
+@router.get("/timeline")
+def timeline(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """The newest step lane by lane: spans in seconds from its start; `step` is null without one."""
+    require_job(daemon, job_id)
+    path = daemon.settings.jobs_dir / job_id / "timeline.json"
+    try:
+        spans = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        spans = {"step": None, "seconds": None, "lanes": {}}
+    return {"object": "fine_tuning.job.timeline", **spans}
+
+
+def series_object(
+    daemon: Daemon, job_id: str, *, first: int = 0, last: int | None = None, points: int
+) -> dict[str, Any]:
+    """The answer, for a job that is there."""
+    journal = daemon.journal
+    last_seq = journal.last_event_seq(job_id)  # before the rest: what comes meanwhile is told twice
+    newest = journal.last_step(job_id)
+    last = newest if last is None else min(last, newest)
+    every = max(1, -(-(last - first + 1) // points))
+    steps = journal.step_numbers(job_id, first=first, last=last, every=every)
+    evaluations = journal.evaluations(job_id, first=first, last=last)
+    return {
+        "object": "fine_tuning.job.series",
+        "last_seq": last_seq,
+        "first": first,
+        "last": last,
+        "every": every,
+        "steps": columns(steps, STEP_COLUMNS),
+        "evaluations": columns(evaluations, EVAL_COLUMNS),
+        "newest": steps[-1] if steps else None,
+    }

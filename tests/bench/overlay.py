@@ -1,0 +1,232 @@
+"""Losses of the product laid over those of plain PyTorch with an fp32 master, on real text.
+
+Both start from the same random weights and see the same rows in bf16. Plain PyTorch runs again
+with the rows of every step dealt differently into microbatches: how far those losses are from the
+first ones is the spread, what rounding alone does. The product keeps its promise when it is at
+most twice as far. Two controls: autocast over fp32 weights, and a master rounded to the nearest
+bf16 after every update, which is how not to do it.
+
+    python -m bench.overlay --device cuda --rows rows.jsonl --tokenizer DIR --work-dir NEW --json F
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from time import perf_counter
+from typing import Any, get_args
+
+import numpy as np
+import torch
+import transformers
+
+from bench.inputs import box, finish
+from bench.overlay_reference import Reference, train_plain
+from datasets import write_rows
+from headrace.engine import RunEvent, TrainConfig, run_job, shape_spec
+from headrace.engine.config import StateFormat
+
+WINDOW_STEPS = 20
+TOLERANCE = 2.0  # spreads
+
+
+def main() -> int:
+    """Train everyone, compare, print; 0 when `exact` is within the tolerance."""
+    arguments = parse_arguments()
+    arguments.work_dir.mkdir(parents=True)
+    config = make_config(arguments)
+    losses: dict[str, list[float]] = {}
+    seconds: dict[str, float] = {}
+    for name, train in contenders(config, arguments):
+        started = perf_counter()
+        losses[name] = train()
+        seconds[name] = perf_counter() - started
+        print(f"{name}: loss {losses[name][0]:.4f} to {losses[name][-1]:.4f} in "
+              f"{seconds[name]:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+    result = compare(losses)
+    finish(
+        {
+            **result,
+            "tolerance": TOLERANCE,
+            "shape": arguments.shape,
+            "layers": arguments.layers,
+            "config": config.to_dict(),
+            "losses": losses,
+            "seconds": seconds,
+            "box": {**box(), "device": arguments.device},
+        },
+        arguments.json,
+    )
+    print(report(result), file=sys.stderr)
+    return 0 if result["holds"] else 1
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=Path, required=True, help="JSONL of `text` or `messages`")
+    parser.add_argument("--work-dir", type=Path, required=True, help="for model, data and store")
+    parser.add_argument("--tokenizer", type=Path, help="directory of one; bytes without")
+    parser.add_argument("--json", type=Path, help="also write the result there")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--shape", default="smollm2-135m")
+    parser.add_argument("--layers", type=int, help="shorten the shape")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--tokens-per-row", type=int, default=512)
+    parser.add_argument("--batch-rows", type=int, default=16)
+    parser.add_argument("--microbatch-rows", type=int, default=4)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--permutations", type=int, default=2, help="reference runs for the spread")
+    parser.add_argument("--compile", default="off", help="of the product's layers")
+    formats = get_args(StateFormat)
+    parser.add_argument("--state-format", action="append", choices=formats, help="repeatable; all")
+    arguments = parser.parse_args()
+    arguments.state_format = arguments.state_format or list(formats)
+    return arguments
+
+
+def make_config(arguments: argparse.Namespace) -> TrainConfig:
+    """The product's settings, over a random model and rows of real text in the work directory."""
+    work = arguments.work_dir
+    config = dict(shape_spec(arguments.shape, arguments.layers).config)
+    torch.manual_seed(arguments.seed)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config)
+    )
+    model.save_pretrained(work / "model")
+    ids = token_rows(arguments)
+    assert ids.max() < config["vocab_size"], "the tokenizer knows more tokens than the model"
+    write_rows(work / "data", ids)
+    (work / "volume").mkdir()
+    return TrainConfig(
+        model=str(work / "model"),
+        dataset=str(work / "data"),
+        seed=arguments.seed,
+        device=arguments.device,
+        compute_dtype="bfloat16",
+        learning_rate=arguments.learning_rate,
+        lr_schedule="constant",
+        batch_rows=arguments.batch_rows,
+        microbatch_rows=arguments.microbatch_rows,
+        num_epochs=10_000,
+        max_steps=arguments.steps,
+        loss_chunk_tokens=2048,
+        compile=arguments.compile,
+        host_bytes=16 * 2**30,
+        volumes=(str(work / "volume"),),
+        commit_every_steps=arguments.steps,
+    )
+
+
+def token_rows(arguments: argparse.Namespace) -> Any:
+    """The texts one after another, cut into rows of equal length: int64, (rows, tokens)."""
+    texts = list(read_texts(arguments.rows))
+    if arguments.tokenizer is None:
+        flat = [byte for text in texts for byte in text.encode() + b"\0"]
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.tokenizer)
+        end = [tokenizer.eos_token_id]
+        flat = [token for text in texts for token in tokenizer(text)["input_ids"] + end]
+    length = arguments.tokens_per_row
+    count = len(flat) // length
+    wanted = arguments.batch_rows
+    if count < wanted:
+        raise SystemExit(f"{arguments.rows} makes {count} rows of {length} tokens, not {wanted}")
+    # The last step of an epoch would have fewer rows.
+    count -= count % wanted
+    return np.asarray(flat[: count * length], dtype=np.int64).reshape(count, length)
+
+
+def read_texts(path: Path) -> Iterator[str]:
+    """The text of each row; the turns of a conversation follow one another."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "text" in row:
+            yield row["text"]
+        else:
+            yield "\n".join(turn["content"] for turn in row["messages"])
+
+
+def contenders(config: TrainConfig, arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Names and what trains them, returning the loss of every step."""
+    plain = {
+        "reference": Reference(),
+        **{f"permuted-{i}": Reference(permutation=i + 1) for i in range(arguments.permutations)},
+        "autocast": Reference(autocast=True),
+        "nearest-bf16-master": Reference(round_master=True),
+    }
+    for name, reference in plain.items():
+        yield name, lambda reference=reference: train_plain(config, reference)
+    for one in arguments.state_format:
+        yield f"headrace-{one}", lambda one=one: train_product(config, one, arguments.work_dir)
+
+
+def train_product(config: TrainConfig, state_format: str, work_dir: Path) -> list[float]:
+    """Loss of every step of a run of the product."""
+    losses: list[float] = []
+
+    def emit(event: RunEvent) -> None:
+        if event.type == "metrics":
+            losses.append(event.data["loss"])
+
+    values = {**config.to_dict(), "state_format": state_format}
+    run_dir = work_dir / state_format
+    own = TrainConfig.from_dict(values)
+    run_job(own, run_dir=run_dir, name=state_format, emit=emit, poll=lambda: None)
+    return losses
+
+
+def compare(losses: dict[str, Sequence[float]] | dict[str, list[float]]) -> dict[str, Any]:
+    """Mean |loss - reference| of each by windows of steps, and in spreads over the whole run."""
+    reference = losses["reference"]
+    gaps = {
+        name: [abs(a - b) for a, b in zip(values, reference, strict=True)]
+        for name, values in losses.items()
+        if name != "reference"
+    }
+    permuted = [gaps.pop(name) for name in list(gaps) if name.startswith("permuted")]
+    spread = [mean(each) for each in zip(*permuted, strict=True)]
+    windows = []
+    for start in range(0, len(reference), WINDOW_STEPS):
+        span = slice(start, start + WINDOW_STEPS)
+        windows.append(
+            {
+                "steps": [start + 1, min(start + WINDOW_STEPS, len(reference))],
+                "loss": mean(reference[span]),
+                "spread": mean(spread[span]),
+                "gap": {name: mean(values[span]) for name, values in gaps.items()},
+            }
+        )
+    whole = mean(spread)
+    in_spreads = {name: mean(values) / whole for name, values in gaps.items()}
+    return {
+        "holds": in_spreads.get("headrace-exact", 0.0) <= TOLERANCE,
+        "spread": whole,
+        "gap_in_spreads": in_spreads,
+        "windows": windows,
+    }
+
+
+def report(result: dict[str, Any]) -> str:
+    """The windows as lines: |Δloss| over the spread of the window."""
+    names = list(result["gap_in_spreads"])
+    lines = ["steps      loss    spread    " + "  ".join(names)]
+    for window in result["windows"]:
+        first, last = window["steps"]
+        ratios = (
+            f"{window['gap'][name] / max(window['spread'], 1e-12):{len(name)}.2f}" for name in names
+        )
+        lines.append(f"{first:4}-{last:<4}  {window['loss']:.4f}  {window['spread']:.1e}  "
+                     + "  ".join(ratios))  # fmt: skip
+    whole = (f"{result['gap_in_spreads'][name]:{len(name)}.2f}" for name in names)
+    lines.append(f"all                {result['spread']:.1e}  " + "  ".join(whole))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+from headrace.service.plan_view import advice, homes, plan_rows
+
+FORECAST = {
+    "step_seconds": {"expected": 4.0, "low": 3.6, "high": 4.8},
+    "step": {
+        "phases": [{"phase": "forward", "seconds": 1.5}, {"phase": "backward", "seconds": 2.5}],
+        "link_bytes": {"nvme_read": 16e9, "nvme_write": 0, "h2d": 16e9, "d2h": 12e9},
+    },
+    "tokens_per_second": 2048.4,
+    "wear": {"step_bytes": 12e9, "share": 0.000421},
+}
+PLAN = {
+    "forecast": FORECAST,
+    "total_steps": 900,
+    "total_device_bytes": 70e9,
+    "total_host_bytes": 90e9,
+    "volume_bytes": 192e9,
+    "tiers": ["nvme", "nvme", "host", "device"],
+    "changes": [{"text": "2 x as many drives: +39 %"}],
+}
+
+
+def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
+    rows = {row["name"]: (row["planned"], row["path"]) for row in plan_rows(PLAN)}
+    assert rows == {
+        "A step takes": ("4.00 s", "engine.step_time_s"),
+        "at least, at most": ("3.60 s, 4.80 s", None),
+        "of which forward": ("1.50 s", "report.forward_seconds"),
+        "of which backward": ("2.50 s", "report.backward_seconds"),
+        "Tokens a second": ("2,048", "engine.tokens_per_s"),
+        "All steps": ("1 h 00 min", None),
+        "Drive reads a step": ("16.0 GB", "report.links.nvme_read.payload_bytes"),
+        "Drive writes a step": ("12.0 GB", "report.links.nvme_write.payload_bytes"),
+        "Copies up a step": ("16.0 GB", "report.links.h2d.payload_bytes"),
+        "Copies down a step": ("12.0 GB", "report.links.d2h.payload_bytes"),
+        "Device memory": ("70.0 GB", "report.device_peak_bytes"),
+        "Host memory": ("90.0 GB", "tier.host_bytes"),
+        "Room on the drives": ("192 GB", None),
+        "Of the drives' rated life": ("0.0421 %", None),
+    }
+
+
+def test_what_a_plan_does_not_say_is_left_out() -> None:
+    assert plan_rows({}) == [] and homes({}) == {} and advice({}) == []
+    assert [row["name"] for row in plan_rows({"volume_bytes": 1})] == ["Room on the drives"]
+
+
+def test_records_are_counted_by_home() -> None:
+    assert homes(PLAN) == {
+        "nvme": "2 of 4 records live here",
+        "host": "1 of 4 records live here",
+        "device": "1 of 4 records live here",
+    }
+    assert advice(PLAN) == ["2 x as many drives: +39 %"]
