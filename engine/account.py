@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.storage import DTYPE_BYTES
 
@@ -32,6 +32,9 @@ class Written:
 
     bytes: int
     seconds: float
+    link_bytes: dict[str, int] = field(
+        default_factory=dict
+    )  # over each link; those of none left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +77,13 @@ def commit_cost(model: StepModel, placement: Placement, way: Way, drives: Volume
     host = sum(size for size, tier in homes if tier == "host")
     device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
-    written = host + device
+    moved = {"nvme_write": host + device, "d2h": device}
     if way == "deferred":
         visits = sweep_visits(model.spec)
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
-        written += sweep.link_bytes["nvme_write"]
-    return Written(bytes=written, seconds=seconds)
+        moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}
+    return Written(bytes=moved["nvme_write"], seconds=seconds, link_bytes=moved)
 
 
 def checkpoint_cost(spec: ModelSpec, config: TrainConfig, drives: VolumeRates) -> Written:

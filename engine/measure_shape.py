@@ -53,7 +53,7 @@ def _time_layer(
     weights = trainable(param_views(flat, layout))
     hidden = torch.randn(rows, row, spec.hidden_size, dtype=dtype, device=clock.device)
     grad = torch.randn_like(hidden)
-    positions = module.positions(row)
+    positions = module.positions(row, torch.full((rows,), row), packed=False)
 
     def forward() -> Tensor:
         return module.forward_only(layout, weights, hidden, positions)

@@ -18,7 +18,7 @@ from headrace.engine import (
     ModelSpec,
     TrainConfig,
     UnknownFamily,
-    fit_microbatch_rows,
+    fit_microbatch,
     make_plan,
     nearest_fit,
     plan_report,
@@ -128,6 +128,8 @@ def train_values(
         "weight_decay": settled["weight_decay"],
         "batch_rows": batch,
         "microbatch_rows": math.ceil(batch / accumulation),
+        "packing": settled.get("packing", "on"),  # jobs from before there was a choice have none
+        "microbatch_tokens": settled.get("microbatch_tokens"),
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
@@ -180,8 +182,7 @@ def estimate_plan(
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
         box = site.box()
-        rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest_row_tokens, box=box)
-        fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
+        fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
     except CannotFit as e:
         hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
