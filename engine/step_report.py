@@ -26,9 +26,12 @@ def links_of(work: Workspace) -> Links:
 class StepClock:
     """Started before a step; `report` says what the step and its commit took and moved."""
 
-    def __init__(self, work: Workspace) -> None:
+    def __init__(self, work: Workspace, since: Links | None = None) -> None:
+        """`since`: what had crossed the links when the step before was told, where this one
+        follows at once: what was read ahead in between is of this step."""
         self._work = work
-        self._links = links_of(work)
+        self._links = links_of(work) if since is None else since
+        self.links = self._links  # when this step was told
         self._started = perf_counter()
 
     def report(
@@ -75,6 +78,7 @@ class StepClock:
         )
 
     def _moved(self) -> dict[str, LinkReport]:
+        self.links = links_of(self._work)
         return {
             name: LinkReport(
                 payload_bytes=(delta := stats - self._links[name]).payload_bytes,
@@ -82,5 +86,5 @@ class StepClock:
                 operations=delta.operations,
                 busy_seconds=delta.busy_seconds,
             )
-            for name, stats in links_of(self._work).items()
+            for name, stats in self.links.items()
         }

@@ -23,7 +23,7 @@ from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .step_report import StepClock
+from .step_report import Links, StepClock
 from .step_truth import StepTruth
 from .visits import Way
 from .workspace import Workspace
@@ -69,6 +69,7 @@ class Trainer:
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
+        self._links: Links | None = None
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -96,10 +97,14 @@ class Trainer:
         return None
 
     def _step(self, step: int) -> None:
-        clock = StepClock(self.work)
+        clock = StepClock(self.work, self._links)
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
-        way, owed = self._way(), self._pending is not None
+        way, owed, straight_on = (
+            self._way(),
+            self._pending is not None,
+            self._goes_straight_on(step),
+        )
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -112,7 +117,7 @@ class Trainer:
                 way=way,
                 last_norm=self.state.last_norm,
                 pending=self._pending,
-                another_follows=self._goes_straight_on(step),
+                another_follows=straight_on,
             ),
         )
         self._pending = outcome.pending
@@ -140,6 +145,7 @@ class Trainer:
         done = report(commit_seconds)
         self._emit_report(done.to_dict())
         self._truth.tell(done)
+        self._links = clock.links if straight_on else None
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:

@@ -2,7 +2,7 @@
 
 The script is `script.json` in the run's folder or in the data directory above it:
 `{"steps": 6, "step_seconds": 0.02, "do": {"3": "kill"}}`. What stands under `do` happens once,
-when that step comes up first, whatever process comes up to it.
+when that step comes up first, whatever process comes up to it. `work` makes a step compute.
 """
 
 import errno
@@ -37,6 +37,7 @@ def run_job(
             return _result(OUTCOME_OF[reason], state, total)
         act_once(script, step, run_dir)
         time.sleep(script.get("step_seconds", 0.01))
+        sum(range(script.get("work", 0)))
         state = {"step": step, "weight": state["weight"] * 3 + step}
         _write(committed, state)
         emit(
