@@ -137,6 +137,10 @@ def make_plan(
         model, sizes, drives, device_limit=device_limit, host_limit=host_limit
     )
     clip_way = choose_way(config, placement)
+    predicted = forecast(
+        model, sizes, placement, clip_way, planned_way(clip_way),
+        drives=drives, job=job, device_bytes=device_limit,
+    )  # fmt: skip
     plan = Plan(
         num_slots=placement.num_slots,
         num_staging=placement.num_staging,
@@ -154,16 +158,7 @@ def make_plan(
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
         link_bytes=_bytes_by_way(spec, config, placement),
-        forecast=forecast(
-            model,
-            sizes,
-            placement,
-            clip_way,
-            planned_way(clip_way),
-            drives=drives,
-            job=job,
-            device_bytes=device_limit,
-        ),  # fmt: skip
+        forecast=predicted,
         basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
