@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from .hf_config import build_config
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
-from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
+from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
+from .step_report import traffic
 from .trainer import Trainer
 from .weights import export_store, import_state
 from .workspace import Workspace
@@ -32,11 +34,20 @@ from .workspace import Workspace
 _STARTED = "started"  # in the run's folder, from its first commit to its success
 
 
-def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll) -> RunResult:
+def run_job(
+    config: TrainConfig,
+    *,
+    run_dir: Path,
+    name: str,
+    emit: Emit,
+    poll: Poll,
+    watch: Watch = lambda look: None,
+) -> RunResult:
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.
-    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. Raises CannotFit,
+    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. `watch` is given a way
+    to look at the traffic, from any thread, as long as the state is open. Raises CannotFit,
     ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
@@ -62,6 +73,8 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
         (run_dir / _STARTED).touch()
         work = stack.enter_context(Workspace(spec, config, plan, store))
+        stack.callback(watch, None)
+        watch(partial(traffic, work))
 
         def save(target: Path) -> None:
             with work.staging.borrow() as staging:

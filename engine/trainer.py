@@ -24,6 +24,7 @@ from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import Links, StepClock
+from .step_spans import StepPictures
 from .step_truth import StepTruth
 from .visits import Way
 from .workspace import Workspace
@@ -66,6 +67,7 @@ class Trainer:
         )
         self._arrangement = Arrangement.of(self.config)
         self._warned: set[str] = set()
+        self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
@@ -100,11 +102,8 @@ class Trainer:
         clock = StepClock(self.work, self._links)
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
-        way, owed, straight_on = (
-            self._way(),
-            self._pending is not None,
-            self._goes_straight_on(step),
-        )
+        way, owed = self._way(), self._pending is not None
+        straight_on = self._goes_straight_on(step)
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -146,6 +145,7 @@ class Trainer:
         self._emit_report(done.to_dict())
         self._truth.tell(done)
         self._links = clock.links if straight_on else None
+        self._pictures.tell(done, outcome.times, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
