@@ -177,7 +177,8 @@ def describe(plan: Plan) -> str:
         f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
     )
     return (
-        f"state of records: {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
+        f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"
@@ -221,7 +222,7 @@ def open_or_import(
     emit(RunEvent(type="phase", message="importing the model"))
     store = TensorStore.create(
         volumes,
-        [state_record(layout) for layout in spec.records],
+        [state_record(layout, config.state_format) for layout in spec.records],
         name=name,
         description={"family": spec.family, "config": dict(spec.config)},
         keep_generations=config.keep_commits,
