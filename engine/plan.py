@@ -12,14 +12,14 @@ from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .account import JobSize, Wear
 from .basis import Basis
-from .config import ClipWay, TrainConfig
+from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement, choose_way, planned_way
 from .rates import Rates, default_rates, shape_key
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
-from .state_record import state_record
+from .sizes import MIB, Placement, Sizes, Tier
+from .state_record import model_state_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import Way, link_bytes, step_visits
 
@@ -78,6 +78,8 @@ class Plan:
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
+    state_format: StateFormat
+    state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -119,14 +121,14 @@ def make_plan(
     """Decide placement, count bytes, predict; raises CannotFit with the numbers.
 
     `longest_row_tokens` is the longest row of the training and evaluation data; where the
-    `lengths` of all are known, what the largest step computes is counted instead of feared. `job`:
-    how long the run is, where that is known; a run that wears the drives more than it may is
-    refused.
+    `lengths` of all are known, what the largest step computes is counted instead of feared, and
+    times are those of a mean step. `job`: how long the run is, where that is known; one that wears
+    the drives more than it may is refused.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
-    job = job or JobSize()
     sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
+    job = (job or JobSize()).completed(sizes)
     rates = box.known_rates().for_shape(shape_key(spec, config))
     drives = rates.drives(list(box.volumes))
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
@@ -134,33 +136,29 @@ def make_plan(
     placement = choose_placement(
         model, sizes, drives, device_limit=device_limit, host_limit=host_limit
     )
-    tiers, keep = placement.tiers, placement.keep_layers
     clip_way = choose_way(config, placement)
+    predicted = forecast(
+        model, sizes, placement, clip_way, planned_way(clip_way),
+        drives=drives, job=job, device_bytes=device_limit,
+    )  # fmt: skip
     plan = Plan(
         num_slots=placement.num_slots,
         num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
-        tiers=tiers,
-        keep_layers=keep,
+        tiers=placement.tiers,
+        keep_layers=placement.keep_layers,
         activation_tier=placement.activation_tier,
         clip_way=clip_way,
         keep_grads=placement.keep_grads,
         grad_tier=placement.grad_tier,
+        state_format=config.state_format,
+        state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
         link_bytes=_bytes_by_way(spec, config, placement),
-        forecast=forecast(
-            model,
-            sizes,
-            placement,
-            clip_way,
-            planned_way(clip_way),
-            drives=drives,
-            job=job,
-            device_bytes=device_limit,
-        ),
+        forecast=predicted,
         basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
@@ -258,13 +256,14 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
             "a run needs at least one volume for its state and commits; give --volume PATH"
         )
     try:
-        records = [state_record(one) for one in spec.records]
+        records = [state_record(one, config.state_format) for one in spec.records]
         layout = fit_store(box.rooms(), records, keep_generations=config.keep_commits)
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
             f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{STATE_BYTES_PER_ELEMENT} bytes per parameter): {error}"
+            f"{model_state_bytes(spec, config.state_format) / spec.num_params:.3g} bytes per "
+            f"parameter in state format {config.state_format}): {error}"
         ) from error
 
 

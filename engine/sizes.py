@@ -9,9 +9,9 @@ from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import attention_bytes, norm_bytes
+from .state_record import state_padded_bytes
 
 MIB = 2**20
-STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
@@ -52,6 +52,9 @@ class Sizes:
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
+    state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    mean_step_tokens: float | None = None  # where the rows are known
+    num_steps: int | None = None  # likewise
 
     @classmethod
     def of(
@@ -74,12 +77,17 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            state_bytes=tuple(
+                state_padded_bytes(record, config.state_format) for record in spec.records
+            ),
+            mean_step_tokens=extent.mean_step_tokens,
+            num_steps=extent.num_steps,
         )
 
     @property
     def slot_bytes(self) -> int:
         """A slot that holds the state of any record."""
-        return max(state_bytes(record) for record in self.spec.records)
+        return max(self.state_bytes)
 
     @property
     def layer_elements(self) -> int:
@@ -185,8 +193,8 @@ class Sizes:
         return copies * self.layer_elements * self.compute_bytes
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(state_bytes(record) for record, home in homes if home == tier)
+        homes = zip(self.state_bytes, placement.tiers, strict=True)
+        return sum(size for size, home in homes if home == tier)
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
@@ -218,11 +226,6 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
-
-
-def state_bytes(record: RecordLayout) -> int:
-    """Bytes of a record's state in memory, in whole pages."""
-    return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
