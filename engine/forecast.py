@@ -20,7 +20,7 @@ from .condition import Condition, conditions, step_tokens_needed
 from .config import ClipWay
 from .cost import StepCost, step_cost
 from .rates import Origin, VolumeRates
-from .sizes import Placement, Sizes, state_bytes
+from .sizes import Placement, Sizes
 from .step_cost import StepModel
 from .visits import Way
 
@@ -100,7 +100,7 @@ def forecast(
     if clip_way == "auto":
         ways |= _both_ways(model, placement, drives)
     commit = commit_cost(model, placement, way, drives)
-    state = sum(state_bytes(record) for record in model.spec.records)
+    state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
     low, high = MARGINS[rates.origin]
     per_step = Span(

@@ -14,7 +14,7 @@ from .head import LossSums, Targets, head_loss, targets_of
 from .layer import Weights, param_views
 from .model import RecordLayout
 from .mover import Mover
-from .state import join_master
+from .state import read_weights
 from .state_record import coded_elements
 from .visits import Visit, step_visits
 from .workspace import RingSlot, Workspace
@@ -134,8 +134,7 @@ class ForwardCompute:
         if flat is None:
             flat = self._weights_buffer(layout) if out is None else out
             if layout.base is None:
-                views = self.work.state(layout, slot)
-                join_master(views.hi, views.lo, flat)
+                read_weights(self.work.state(layout, slot), flat)
             else:
                 read_frozen(layout, self.work.frozen(layout, slot), flat)
         elif out is not None:

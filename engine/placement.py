@@ -13,7 +13,7 @@ from .config import ClipWay, TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
 from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, kept_grad_bytes, state_bytes
+from .sizes import NearTier, Placement, Sizes, Tier, kept_grad_bytes
 from .step_cost import StepModel
 from .visits import Way
 
@@ -221,8 +221,8 @@ def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
     left -= grads * sum(kept_grad_bytes(sizes.config, record) for record in far)
     fitting = 0
-    for record in reversed(far):
-        left -= state_bytes(record)
+    for size in reversed(sizes.state_bytes[:num_far]):
+        left -= size
         if left < 0:
             break
         fitting += 1

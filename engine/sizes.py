@@ -11,7 +11,7 @@ from .frozen_pieces import piece_bytes
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import adapter_bytes, attention_bytes, norm_bytes
-from .state_record import state_record
+from .state_record import state_padded_bytes
 
 MIB = 2**20
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
@@ -57,6 +57,8 @@ class Sizes:
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
     piece_bytes: int  # through which frozen weights are converted
+    mean_step_tokens: float | None = None  # where the rows are known
+    num_steps: int | None = None  # likewise
 
     @classmethod
     def of(
@@ -79,8 +81,12 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
-            state_bytes=tuple(state_bytes(record) for record in spec.records),
             piece_bytes=piece_bytes(spec),
+            state_bytes=tuple(
+                state_padded_bytes(record, config.state_format) for record in spec.records
+            ),
+            mean_step_tokens=extent.mean_step_tokens,
+            num_steps=extent.num_steps,
         )
 
     @property
@@ -251,11 +257,6 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
-
-
-def state_bytes(record: RecordLayout) -> int:
-    """Bytes of a record's state in memory, in whole pages."""
-    return state_record(record).padded_bytes
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

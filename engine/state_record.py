@@ -1,68 +1,122 @@
-"""The store's record of a layer's training state, by name and dtype. Pure, no torch."""
+"""The store's record of a layer's training state, by name and dtype. Pure, no torch.
 
-from headrace.storage import RecordSpec, TensorSpec
+`exact` splits an fp32 master in two halves and keeps fp32 moments, 12 bytes an element. A compact
+format holds for the matrices of layers; vectors (norms, biases), the final norm and the tables
+stay exact. Bytes an element of a matrix:
 
-from .config import ComputeDtype
-from .model import CODE_BLOCK, RecordLayout
+| format | weight | moments | sum |
+|---|---|---|---|
+| q8 | bfloat16 upper half, 8-bit rest of a 24-bit master | 8-bit codes | 5.02 |
+| sr_bf16 | bfloat16, stochastically rounded | bfloat16, stochastically rounded | 6 |
+| sr_q8 | bfloat16, stochastically rounded | 8-bit codes | 4.02 |
+"""
 
-WEIGHTS = ("weight_hi", "weight_lo")
-STATE = (*WEIGHTS, "exp_avg", "exp_avg_sq")
-CODES, SCALES = "codes", "scales"
-_DTYPES = {
-    "weight_hi": "bfloat16",
-    "weight_lo": "int16",
-    "exp_avg": "float32",
-    "exp_avg_sq": "float32",
-}
+from headrace.storage import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
+
+from .config import ComputeDtype, StateFormat
+from .model import CODE_BLOCK, ModelSpec, RecordLayout
+
+BLOCK_ELEMENTS = 256  # 8-bit codes that share a base; parameters start on multiples
 
 Component = tuple[str, str, int]  # name, dtype, number of elements
 
+CODES, SCALES = "codes", "scales"  # of coded frozen weights
+_BASES = ("exp_avg_base", "exp_avg_sq_base")
 
-def components(layout: RecordLayout) -> tuple[Component, ...]:
-    """The flat components of a record, in its order.
 
-    A trained record has four of `layout.num_elements`. A frozen one has weights alone: as
-    bfloat16, as the two halves of float32, or coded: then its matrices are codes with a scale for
-    each block, and the rest is bfloat16.
+def components(layout: RecordLayout, state_format: StateFormat) -> tuple[Component, ...]:
+    """The flat components of a record, in its order: weights first, what every forward reads.
+
+    A frozen record has weights alone, whatever the format: as bfloat16, as both halves of float32,
+    or coded: then its matrices are codes with a scale for each block, and the rest is bfloat16.
     """
     count = layout.num_elements
-    if layout.base is None:
-        return tuple((name, dtype, count) for name, dtype in _DTYPES.items())
-    halves = WEIGHTS if layout.base == "float32" else WEIGHTS[:1]
-    matrices = coded_elements(layout)
-    found: list[Component] = [(name, _DTYPES[name], count - matrices) for name in halves]
-    if matrices and layout.base == "nf4":
-        found.append((CODES, "uint8", matrices // 2))
-    elif matrices:
-        found.append((CODES, "int8", matrices))
-    if matrices:
-        found.append((SCALES, "float32", matrices // CODE_BLOCK))
+    if layout.base is not None:
+        return _frozen_components(layout)
+    if state_format == "exact" or layout.kind != "layer":
+        return (("weight_hi", "bfloat16", count), *_exact_rest(count))
+    matrices = layout.num_matrix_elements
+    lower, *vectors = _exact_rest(count - matrices)
+    weights: list[Component] = [("weight_hi", "bfloat16", count), lower]
+    if state_format == "q8":
+        weights.append(("weight_rest", "int8", matrices))
+    if state_format == "sr_bf16":
+        return (*weights, *_moments("bfloat16", matrices, "hi"), *vectors)
+    bases: list[Component] = [(name, "int16", matrices // BLOCK_ELEMENTS) for name in _BASES]
+    return (*weights, *_moments("uint8", matrices, "code"), *bases, *vectors)
+
+
+def _frozen_components(layout: RecordLayout) -> tuple[Component, ...]:
+    coded = coded_elements(layout)
+    found: list[Component] = [("weight_hi", "bfloat16", layout.num_elements - coded)]
+    if layout.base == "float32":
+        found.append(("weight_lo", "int16", layout.num_elements))
+    if coded:
+        codes = (CODES, "uint8", coded // 2) if layout.base == "nf4" else (CODES, "int8", coded)
+        found += [codes, (SCALES, "float32", coded // CODE_BLOCK)]
     return tuple(found)
 
 
 def coded_elements(layout: RecordLayout) -> int:
     """Elements of a record that are coded: a frozen layer's matrices, which come first."""
-    if layout.base not in ("nf4", "int8") or layout.kind != "layer":
-        return 0
-    vectors = (param.offset for param in layout.params if len(param.full_shape) == 1)
-    return next(vectors, layout.num_elements)
+    coded = layout.base in ("nf4", "int8") and layout.kind == "layer"
+    return layout.num_matrix_elements if coded else 0
 
 
-def state_record(layout: RecordLayout) -> RecordSpec:
-    """The store's record for a layout; a frozen one is written once."""
+def _exact_rest(count: int) -> tuple[Component, ...]:
+    """What an exact element has besides its upper half."""
+    moments: list[Component] = [(name, "float32", count) for name in ("exp_avg", "exp_avg_sq")]
+    return (("weight_lo", "int16", count), *moments)
+
+
+def _moments(dtype: str, count: int, suffix: str) -> tuple[Component, ...]:
+    return tuple((f"{name}_{suffix}", dtype, count) for name in ("exp_avg", "exp_avg_sq"))
+
+
+def state_record(layout: RecordLayout, state_format: StateFormat) -> RecordSpec:
+    """The store's record for a layout in a format; a frozen one is written once."""
     return RecordSpec(
         name=layout.name,
         tensors=tuple(
             TensorSpec(name=name, dtype=dtype, shape=(count,))
-            for name, dtype, count in components(layout)
+            for name, dtype, count in components(layout, state_format)
         ),
         mutable=layout.base is None,
     )
 
 
+def state_payload_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
+    """Bytes of a record's components, without padding."""
+    return sum(DTYPE_BYTES[dtype] * count for _, dtype, count in components(layout, state_format))
+
+
+def model_state_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
+    """Payload bytes of the whole model's state, the gaps between parameters included."""
+    return sum(state_payload_bytes(record, state_format) for record in spec.records)
+
+
+def model_weight_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
+    """Payload bytes of the whole model's weights as they are held."""
+    return sum(
+        DTYPE_BYTES[dtype] * count
+        for record in spec.records
+        for name, dtype, count in components(record, state_format)
+        if name.startswith("weight")
+    )
+
+
+def state_padded_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
+    """Bytes of a slot that holds a record: every component in whole pages."""
+    return sum(
+        round_up(DTYPE_BYTES[dtype] * count, PAGE_BYTES)
+        for _, dtype, count in components(layout, state_format)
+    )
+
+
 def weight_names(record: RecordSpec, compute_dtype: ComputeDtype) -> tuple[str, ...]:
     """The components that forward reads: of a trained record in bf16 compute the upper half."""
-    names = tuple(tensor.name for tensor in record.tensors)
     if not record.mutable:
-        return names
-    return WEIGHTS[:1] if compute_dtype == "bfloat16" else WEIGHTS
+        return tuple(tensor.name for tensor in record.tensors)
+    if compute_dtype == "bfloat16":
+        return ("weight_hi",)
+    return tuple(tensor.name for tensor in record.tensors if tensor.name.startswith("weight"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from headrace.storage import HostSlot, TensorStore
@@ -15,9 +16,8 @@ from .methods import without_adapters
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .pieces import split_record
 from .source import source_dtype
-from .state import state_record
 from .weight_source import WeightSource, open_source
-from .weights import conversion_room, read_master
+from .weights import conversion_room, stored_pieces
 
 Adapters = dict[str, tuple[Tensor, Tensor]]  # by name of the weight: A and B
 
@@ -56,9 +56,7 @@ def export_store(
 
 def _trained_pieces(store: TensorStore, spec: ModelSpec, slot: HostSlot) -> ReadPieces:
     def read_pieces(layout: RecordLayout) -> Iterator[tuple[ParamSpec, Tensor]]:
-        flat = read_master(store, layout, slot)
-        for param in layout.params:
-            yield param, flat[param.offset : param.offset + param.num_elements]
+        return stored_pieces(store, layout, slot, spec.head_dim)
 
     return read_pieces
 
@@ -74,7 +72,7 @@ def _model_pieces(
             yield from trained(layout)
             return
         adapters = _adapters(store, beside.get(layout.name), slot)
-        room = conversion_room(slot, state_record(layout))
+        room = conversion_room(slot, store.records[layout.name])
         for _, piece in split_record(layout, room.numel(), spec.head_dim):
             (param,) = piece.params
             flat = room[: piece.num_elements]
@@ -92,10 +90,9 @@ def _adapters(store: TensorStore, layout: RecordLayout | None, slot: HostSlot) -
     """Both matrices of a layer's adapters, in memory of their own."""
     if layout is None:
         return {}
-    flat = read_master(store, layout, slot)
-    found = {
-        param.name: flat[param.offset : param.offset + param.num_elements].view(param.shape).clone()
-        for param in layout.params
-    }
-    modules = [name.removesuffix(f".{DOWN}") for name in found if name.endswith(DOWN)]
-    return {f"{m}.weight": (found[f"{m}.{DOWN}"], found[f"{m}.{UP}"]) for m in modules}
+    found: dict[str, list[Tensor]] = {}
+    for param, values in stored_pieces(store, layout, slot, unit_rows=1):
+        found.setdefault(param.name, []).append(values.view(param.shape).clone())
+    whole = {name: torch.cat(pieces) for name, pieces in found.items()}
+    modules = [name.removesuffix(f".{DOWN}") for name in whole if name.endswith(DOWN)]
+    return {f"{m}.weight": (whole[f"{m}.{DOWN}"], whole[f"{m}.{UP}"]) for m in modules}

@@ -10,7 +10,7 @@ from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
 from .report import LINKS
 from .sizes import Tier
-from .state_record import state_record, weight_names
+from .state_record import state_payload_bytes, state_record, weight_names
 
 Way = Literal["serial", "speculative", "deferred"]
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
@@ -194,7 +194,7 @@ def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) 
         return {}
     layout = spec.records[visit.record]
     read = read_bytes(config, layout, visit.reads)
-    written = state_record(layout).payload_bytes if visit.writes else 0
+    written = state_payload_bytes(layout, config.state_format) if visit.writes else 0
     moved = {"h2d": read, "d2h": written}
     if tier == "nvme":
         moved |= {"nvme_read": read, "nvme_write": written}
@@ -203,14 +203,13 @@ def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) 
 
 def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:
     """Payload bytes of a record that a visit reads."""
-    record = state_record(layout)
+    record = state_record(layout, config.state_format)
     return sum(record.tensor(name).payload_bytes for name in read_names(config, record, reads))
 
 
 def read_names(config: TrainConfig, record: RecordSpec, reads: Reads) -> tuple[str, ...]:
-    """The components of a record that a visit reads."""
-    every = tuple(tensor.name for tensor in record.tensors)
+    """The components that a visit reads."""
     weights = weight_names(record, config.compute_dtype)
-    if reads == "rest":
-        return tuple(name for name in every if name not in weights)
-    return {"nothing": (), "weights": weights, "state": every}[reads]
+    names = [tensor.name for tensor in record.tensors]
+    rest = tuple(name for name in names if name not in weights)
+    return {"nothing": (), "weights": weights, "state": tuple(names), "rest": rest}[reads]

@@ -6,12 +6,19 @@ from typing import Any
 
 import torch
 
-from headrace.engine import RunEvent, RunResult, TrainConfig, read_model_spec, run_job
+from headrace.engine import (
+    ModelSpec,
+    ParamSpec,
+    RecordLayout,
+    RunEvent,
+    RunResult,
+    TrainConfig,
+    read_model_spec,
+    run_job,
+)
 from headrace.engine.export import ReadPieces
 from headrace.engine.methods import method_spec
-from headrace.engine.model import ModelSpec, ParamSpec, RecordLayout
 from headrace.engine.report import StopReason
-from headrace.engine.state import STATE, state_record, state_views
 from headrace.storage import HostArena, TensorStore, VolumeConfig
 
 STORE = "run"
@@ -66,26 +73,6 @@ class Run:
         return read_state(self.config)
 
 
-def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
-    """Every component of every trained record of a run's last commit."""
-    spec = method_spec(read_model_spec(config.model), config)
-    volumes = [VolumeConfig.parse(text) for text in config.volumes]
-    found = {}
-    with TensorStore.open(volumes, name=STORE, read_only=True) as store:
-        for layout in spec.trained:
-            record = state_record(layout)
-            with HostArena(record.padded_bytes) as arena:
-                slot = arena.carve(record.padded_bytes)
-                store.read_into(layout.name, slot).result()
-                views = state_views(slot, record)
-                for name, tensor in zip(
-                    STATE, (views.hi, views.lo, views.exp_avg, views.exp_avg_sq), strict=True
-                ):
-                    found[f"{layout.name}.{name}"] = tensor.clone()
-                del views, tensor, slot
-    return found
-
-
 def whole_params(spec: ModelSpec, read_record: ReadRecord) -> ReadPieces:
     """What an export asks for, from a function that fills a record's weights."""
     scratch = torch.empty(max(record.num_elements for record in spec.records))
@@ -97,6 +84,25 @@ def whole_params(spec: ModelSpec, read_record: ReadRecord) -> ReadPieces:
             yield param, values[param.offset : param.offset + param.num_elements]
 
     return read_pieces
+
+
+def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
+    """Every component of every trained record of a run's last commit."""
+    spec = method_spec(read_model_spec(config.model), config)
+    volumes = [VolumeConfig.parse(text) for text in config.volumes]
+    found = {}
+    with TensorStore.open(volumes, name=STORE, read_only=True) as store:
+        for layout in spec.trained:
+            record = store.records[layout.name]
+            with HostArena(record.padded_bytes) as arena:
+                slot = arena.carve(record.padded_bytes)
+                store.read_into(layout.name, slot).result()
+                for one in record.tensors:
+                    place = record.offset(one.name)
+                    tensor = slot.tensor(getattr(torch, one.dtype), one.shape[0], place)
+                    found[f"{layout.name}.{one.name}"] = tensor.clone()
+                del tensor, slot
+    return found
 
 
 def read_params(config: TrainConfig, component: str) -> dict[str, torch.Tensor]:
@@ -115,5 +121,4 @@ def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tenso
     """Every bit of weights and moments is the same."""
     assert one.keys() == other.keys()
     for name, tensor in one.items():
-        bits = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
-        assert torch.equal(bits, other[name].view(bits.dtype)), f"{name} differs"
+        assert torch.equal(tensor.view(torch.uint8), other[name].view(torch.uint8)), name

@@ -87,21 +87,16 @@ def test_a_sharded_model_comes_back_with_the_same_logits(tmp_path: Path, case: s
 
 @pytest.mark.parametrize("case", CASES)
 def test_layout_kinds_and_traits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
-    """Names and shapes, a layer's matrices before its vectors, each in transformers' order; and
-    for each layer how far back a token sees."""
+    """Names and shapes, matrices before vectors, and for each layer how far back a token sees."""
     folder = write_family(tmp_path, case)
     model = AutoModelForCausalLM.from_pretrained(folder)
     spec = read_model_spec(folder)
-    found = [(param.name, param.shape) for record in spec.records for param in record.params]
-    named = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
-
-    def place(tensor: tuple[str, tuple[int, ...]]) -> tuple[int, bool]:
-        _, part, number, *_ = [*tensor[0].split("."), ""]
-        if part == "layers":
-            return int(number), len(tensor[1]) == 1
-        return (-1 if part == "embed_tokens" else spec.num_layers), False
-
-    assert found == sorted(named, key=place)
+    found = {param.name: param.full_shape for record in spec.records for param in record.params}
+    assert found == {name: tuple(values.shape) for name, values in model.named_parameters()}
+    for record in spec.of_kind("layer"):
+        lengths = [len(param.shape) for param in record.params]
+        assert lengths == sorted(lengths, reverse=True)
+        assert record.num_matrix_elements == record.params[lengths.index(1)].offset
     names = getattr(model.config, "layer_types", None)
     if names is not None:
         assert [kind.name for kind in spec.layer_kinds] == names

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from datasets import write_dataset
 from headrace.engine.base_codes import decode, encode
 from headrace.engine.methods import method_spec
-from headrace.engine.model import CODE_BLOCK, ModelSpec
+from headrace.engine.model import CODE_BLOCK, ModelSpec, RecordLayout
 from headrace.engine.report import StopReason
 from headrace.engine.source import read_model_spec
 from headrace.engine.state_record import state_record
@@ -37,6 +37,10 @@ def make_run(folder: Path, case: str = "llama", *, dtype: str = "float32", **set
         write_family(shared / "model", case, dtype=dtype)
         write_dataset(shared / "data", LENGTHS, vocab=384)
     return Run(folder, shared / "model", shared / "data", **{**LORA, **settings})
+
+
+def payload_bytes(record: RecordLayout) -> int:
+    return state_record(record, "exact").payload_bytes
 
 
 def adapted(run: Run) -> ModelSpec:
@@ -130,7 +134,7 @@ def test_training_reads_the_base_and_writes_nothing_of_it(tmp_path: Path, dtype:
     run = make_run(tmp_path / "run", dtype=dtype, recompute="all", num_slots=1)
     run.go()
     spec = adapted(run)
-    base = {record.name: state_record(record) for record in spec.records if record.base}
+    base = {record.name: state_record(record, "exact") for record in spec.records if record.base}
     per_element = 4 if dtype == "float32" else 2  # bfloat16 weights have no lower half
     assert all(
         record.payload_bytes == per_element * spec.records[i].num_elements
@@ -138,7 +142,7 @@ def test_training_reads_the_base_and_writes_nothing_of_it(tmp_path: Path, dtype:
     )
     layers = sum(base[record.name].payload_bytes for record in spec.of_kind("layer"))
     once = sum(record.payload_bytes for record in base.values())
-    adapters = sum(state_record(record).payload_bytes for record in spec.trained)
+    adapters = sum(payload_bytes(record) for record in spec.trained)
     for step in run.metrics():
         assert step["links"]["nvme_read"]["payload_bytes"] == once + layers
         assert step["links"]["nvme_write"]["payload_bytes"] == adapters
@@ -221,13 +225,13 @@ def test_adapters_train_in_bfloat16_as_they_do_in_float32(tmp_path: Path, base: 
 def test_a_coded_base_takes_and_moves_few_bits(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", frozen_format="nf4", recompute="all", num_slots=1, max_steps=1)
     run.go()
-    layers = [state_record(record).payload_bytes for record in adapted(run).of_kind("layer")]
+    layers = [payload_bytes(record) for record in adapted(run).of_kind("layer")]
     for size, record in zip(layers, adapted(run).of_kind("layer"), strict=True):
         matrices = sum(param.num_elements for param in record.params if len(param.shape) == 2)
         assert size == matrices * 4.5 / 8 + 2 * (record.num_elements - matrices)
     (step,) = run.metrics()
     tables = sum(
-        state_record(record).payload_bytes
+        payload_bytes(record)
         for record in adapted(run).records
         if record.base and record.kind != "layer"
     )

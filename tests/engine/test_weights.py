@@ -1,17 +1,24 @@
 """Weights are converted between checkpoint and store without memory of their own."""
 
+from typing import get_args
+
+import pytest
 import torch
 
+from headrace.engine.config import StateFormat
 from headrace.engine.pieces import split_record
 from headrace.engine.shapes import shape_spec
-from headrace.engine.state_record import state_record, weight_names
+from headrace.engine.state import state_record, weight_names
 from headrace.engine.weights import conversion_room
 from headrace.storage import HostArena
 
 
-def test_converting_takes_room_of_the_slot_that_no_weights_lie_in() -> None:
+@pytest.mark.parametrize("state_format", get_args(StateFormat))
+def test_converting_takes_room_of_the_slot_that_no_weights_lie_in(
+    state_format: StateFormat,
+) -> None:
     spec = shape_spec("tiny", layers=2)
-    records = [state_record(layout) for layout in spec.records]
+    records = [state_record(layout, state_format) for layout in spec.records]
     slot_bytes = max(record.padded_bytes for record in records)
     with HostArena(slot_bytes) as arena:
         slot = arena.carve(slot_bytes)
