@@ -10,9 +10,9 @@ from .config import TrainConfig
 from .cost import StepCost, play_visits
 from .model import ModelSpec
 from .rates import Prices, VolumeRates
-from .sizes import Placement, state_bytes
+from .sizes import Placement, Way, state_bytes
 from .step_cost import StepModel
-from .visits import Way, sweep_visits
+from .visits import sweep_visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

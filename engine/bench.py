@@ -22,12 +22,14 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement, settle_microbatch
 from .pending import PendingUpdate, sweep
+from .placement import next_way
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
+from .sizes import Way
 from .state import split_master, state_record, state_views
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .visits import Way, update_visit
+from .visits import update_visit
 from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]
@@ -216,10 +218,9 @@ class _Timed:
 
 
 def _way(work: Workspace, outcomes: Sequence[StepOutcome]) -> Way:
-    """As in training: bet on no clipping when the last step was not clipped."""
-    if work.plan.clip_way == "auto":
-        return "serial" if outcomes and outcomes[-1].clipped else "speculative"
-    return work.plan.clip_way
+    """As in training."""
+    clipped = bool(outcomes) and outcomes[-1].clipped
+    return next_way(work.config, work.plan.clip_way, clipped_last=clipped)
 
 
 def _commit(work: Workspace, mover: Mover) -> float:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from .cost import planned_visits
 from .rates import Rates, VolumeRates
-from .sizes import Placement, Tier
+from .sizes import Placement, Tier, Way
 from .step_cost import Costs, StepModel
-from .visits import Phase, Way
+from .visits import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ from itertools import product
 from .config import ClipWay, TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, state_bytes
+from .sizes import NearTier, Placement, Sizes, Tier, Way, state_bytes
 from .step_cost import StepModel
-from .visits import Way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -48,6 +47,8 @@ def choose_placement(
         if group:
             finalists = _shortest(model, drives, group)
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists = _shortest(model, drives, finalists)
+            finalists += fitting(_with_two_versions(sizes, finalists))
             finalists += fitting(_with_host_updates(sizes, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
@@ -57,7 +58,7 @@ def choose_placement(
 
 
 def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(choose_way(model.config, placement))
+    way = planned_way(model.config, placement)
     return formula_seconds(model, placement, way, drives)
 
 
@@ -75,8 +76,8 @@ def _fastest(
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
-        if reads_ahead(model, way):
+        way = planned_way(model.config, placement)
+        if reads_ahead(model, placement, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
@@ -95,6 +96,20 @@ def _with_more_slots(
         if set(placement.tiers) != {"device"}:
             deep = replace(placement, num_slots=num_slots, keep_layers=())
             yield _with_kept(sizes, config, deep, device_limit)
+
+
+def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """Host memory to spare lets updates there be made before the norm is known."""
+    config = sizes.config
+    for placement in placements:
+        if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
+            yield replace(placement, host_versions=2)
+
+
+def _may_guess(config: TrainConfig, placement: Placement) -> bool:
+    """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
+    tiers, each = placement.tiers, config.commit_every_steps == 1
+    return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
 
 
 def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
@@ -128,7 +143,8 @@ def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
     if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
+    redone = config.commit_every_steps == 1 and "nvme" in placement.tiers
+    if redone or placement.host_versions > 1:
         return config.clip_way
     if config.clip_way in ("serial", "deferred"):
         return config.clip_way
@@ -137,9 +153,25 @@ def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
     return "deferred" if streams and config.commit_every_steps > 1 else "serial"
 
 
-def planned_way(way: ClipWay) -> Way:
-    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
-    return "serial" if way == "auto" else way
+def planned_way(config: TrainConfig, placement: Placement) -> Way:
+    """The way that predictions go by: where `auto` bets on no clipping with state in host memory,
+    losing the bet costs no more than not to have bet; on a drive it does."""
+    way = choose_way(config, placement)
+    if way != "auto":
+        return way
+    return "serial" if "nvme" in placement.tiers else "speculative"
+
+
+def next_way(config: TrainConfig, way: ClipWay, *, clipped_last: bool) -> Way:
+    """The way of the next step: `auto` bets on no clipping only after a step without it."""
+    if way != "auto":
+        return way
+    return way_without_bet(config) if clipped_last else "speculative"
+
+
+def way_without_bet(config: TrainConfig) -> Way:
+    """The way of a step that is expected to clip."""
+    return "deferred" if config.commit_every_steps > 1 else "serial"
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -171,6 +203,8 @@ def _candidates(
                 keep_grads=keep_grads,
                 on_host=_asked_on_host(sizes, tiers),
             )
+            if config.clip_way == "speculative" and _may_guess(config, placement):
+                placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 

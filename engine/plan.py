@@ -18,10 +18,10 @@ from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement, choose_way, planned_way
 from .rates import Rates, default_rates, shape_key
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
+from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier, Way, early_records
 from .state_record import state_record
 from .step_cost import StepLoad, StepModel
-from .visits import Way, link_bytes, step_visits
+from .visits import link_bytes, step_visits
 
 
 class CannotFit(ValueError):
@@ -79,6 +79,7 @@ class Plan:
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     on_host: tuple[int, ...]  # records in host memory that the processor updates there
+    host_versions: int  # of the other records in host memory
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -86,6 +87,10 @@ class Plan:
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
     forecast: Forecast  # what it will take, and wait for
     basis: Basis  # of the forecast; for the run, not for those who read the plan
+
+    def early(self, way: Way) -> frozenset[int]:
+        """Records that are updated in their backward visit, before the norm is known."""
+        return early_records(self.tiers, self.host_versions, self.on_host, way)
 
     @property
     def total_device_bytes(self) -> int:
@@ -135,19 +140,13 @@ def make_plan(
     placement = choose_placement(
         model, sizes, drives, device_limit=device_limit, host_limit=host_limit
     )
-    tiers, keep = placement.tiers, placement.keep_layers
     clip_way = choose_way(config, placement)
+    chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}
     plan = Plan(
-        num_slots=placement.num_slots,
+        **chosen,
         num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
-        tiers=tiers,
-        keep_layers=keep,
-        activation_tier=placement.activation_tier,
         clip_way=clip_way,
-        keep_grads=placement.keep_grads,
-        grad_tier=placement.grad_tier,
-        on_host=placement.on_host,
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
@@ -158,7 +157,7 @@ def make_plan(
             sizes,
             placement,
             clip_way,
-            planned_way(clip_way),
+            planned_way(config, placement),
             drives=drives,
             job=job,
             device_bytes=device_limit,
@@ -183,9 +182,10 @@ def _bytes_by_way(
                 placement.tiers,
                 placement.keep_layers,
                 way,
-                pending=True,
+                pending=way == "deferred",
                 num_slots=placement.num_slots,
                 on_host=placement.on_host,
+                early_records=placement.early(way),
             ),
             placement.tiers,
         )

@@ -25,6 +25,7 @@ MAX_STAGING = 4  # more staging slots would not make a drive faster
 
 Tier = Literal["device", "host", "nvme"]
 NearTier = Literal["device", "host"]
+Way = Literal["serial", "speculative", "deferred"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,11 @@ class Placement:
     keep_grads: bool = True  # final gradients wait for their update
     grad_tier: NearTier = "host"  # where, for records whose state is not on the device
     on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
+    host_versions: int = 1  # 2: the others in host memory may be updated before the norm is known
+
+    def early(self, way: Way) -> frozenset[int]:
+        """Records that are updated in their backward visit, before the norm is known."""
+        return early_records(self.tiers, self.host_versions, self.on_host, way)
 
     @property
     def num_staging(self) -> int:
@@ -187,8 +193,13 @@ class Sizes:
         return copies * self.layer_elements * self.compute_bytes
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(state_bytes(record) for record, home in homes if home == tier)
+        versions, on_host = placement.host_versions if tier == "host" else 1, placement.on_host
+        homes = enumerate(zip(self.spec.records, placement.tiers, strict=True))
+        return sum(
+            versions_at_home(i, versions, on_host) * state_bytes(record)
+            for i, (record, home) in homes
+            if home == tier
+        )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
@@ -225,6 +236,25 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
+
+
+def early_records(
+    tiers: Sequence[Tier], host_versions: int, on_host: Collection[int], way: Way
+) -> frozenset[int]:
+    """Records whose update can be made in their backward visit and undone: beside the committed
+    state on NVMe, or in a second version in host memory. Only the speculative way does so."""
+    if way != "speculative":
+        return frozenset()
+    return frozenset(
+        i
+        for i, tier in enumerate(tiers)
+        if tier == "nvme" or (tier == "host" and host_versions > 1 and i not in on_host)
+    )
+
+
+def versions_at_home(record: int, host_versions: int, on_host: Collection[int]) -> int:
+    """Versions of a record's state: what the processor updates is changed in place, in the end."""
+    return 1 if record in on_host else host_versions
 
 
 def state_bytes(record: RecordLayout) -> int:

@@ -7,9 +7,9 @@ from .cost import StepCost
 from .data import Microbatch
 from .expectation import DriftWatch, Expectation
 from .report import Emit, Level, RunEvent, StepReport
+from .sizes import Way
 from .step import StepOutcome
 from .step_cost import StepLoad
-from .visits import Way
 from .workspace import Workspace
 
 

@@ -19,13 +19,14 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
+from .placement import next_way
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .row_order import num_steps
+from .sizes import Way
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import StepClock
 from .step_truth import StepTruth
-from .visits import Way
 from .workspace import Workspace
 
 
@@ -153,10 +154,8 @@ class Trainer:
         )
 
     def _way(self) -> Way:
-        """Bet on no clipping only when the last step was not clipped."""
-        if self.work.plan.clip_way == "auto":
-            return "serial" if self.state.clipped_last else "speculative"
-        return self.work.plan.clip_way
+        way = self.work.plan.clip_way
+        return next_way(self.config, way, clipped_last=self.state.clipped_last)
 
     def _advance(self, step: int, outcome: StepOutcome) -> None:
         state = self.state

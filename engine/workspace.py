@@ -26,10 +26,17 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
+from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, keeps_grad_on_device, kept_grad_bytes, state_bytes
+from .sizes import (
+    NUM_GRAD_BUFFERS,
+    keeps_grad_on_device,
+    kept_grad_bytes,
+    state_bytes,
+    versions_at_home,
+)
 from .staging import StagingPool
 from .state import StateViews, state_record, state_views
 
@@ -123,9 +130,14 @@ class Workspace:
         }
         for grads in self.resident_grads.values():
             grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
-        self.homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(state_bytes(layout))
-            for layout in spec.records
+        self.homes: Mapping[str, HostHome] = {
+            layout.name: HostHome(
+                [
+                    self.arena.carve(state_bytes(layout))
+                    for _ in range(versions_at_home(i, plan.host_versions, plan.on_host))
+                ]
+            )
+            for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
         self.grad_homes: Mapping[str, HostSlot] = {
