@@ -10,7 +10,8 @@ from .config import TrainConfig
 from .cost import StepCost, play_visits
 from .model import ModelSpec
 from .rates import Prices, VolumeRates
-from .sizes import Placement, Way, state_bytes
+from .sizes import Placement, Way
+from .state_record import model_weight_bytes, state_padded_bytes
 from .step_cost import StepModel
 from .visits import sweep_visits
 
@@ -71,9 +72,10 @@ def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
 
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
-    homes = list(zip(model.spec.records, placement.tiers, strict=True))
-    host = sum(state_bytes(record) for record, tier in homes if tier == "host")
-    device = sum(state_bytes(record) for record, tier in homes if tier == "device")
+    state = [state_padded_bytes(one, model.config.state_format) for one in model.spec.records]
+    homes = list(zip(state, placement.tiers, strict=True))
+    host = sum(size for size, tier in homes if tier == "host")
+    device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
     if way == "deferred":
@@ -92,7 +94,8 @@ def checkpoint_cost(spec: ModelSpec, config: TrainConfig, drives: VolumeRates) -
     """
     wanted = "bfloat16" if config.export_dtype == "auto" else config.export_dtype
     size = spec.num_params * DTYPE_BYTES[wanted]
-    seconds = spec.num_params * 4 / drives.read + size / drives.write
+    held = model_weight_bytes(spec, config.state_format)
+    seconds = held / drives.read + size / drives.write
     return Written(bytes=size, seconds=seconds)
 
 

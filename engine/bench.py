@@ -26,7 +26,7 @@ from .placement import next_way
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
 from .sizes import Way
-from .state import split_master, state_record, state_views
+from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .visits import update_visit
@@ -87,6 +87,7 @@ def bench_step(
         "tokens_per_step": config.batch_rows * tokens_per_row,
         "device": config.device,
         "compute_dtype": config.compute_dtype,
+        "state_format": config.state_format,
         "clip_mode": config.clip_mode,
         "runs": {_named(count): run for count, run in runs.items()},
     }
@@ -121,7 +122,7 @@ def _time_slots(
         for layout, tier in zip(spec.records, plan.tiers, strict=True)
         if commit or tier == "nvme" or layout.kind == "norm"  # a store has a record at least
     ]
-    records = [state_record(layout) for layout in stored]
+    records = [state_record(layout, config.state_format) for layout in stored]
     try:
         with (
             deterministic(config),
@@ -156,10 +157,8 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
             else:
                 piece.normal_(0, 0.02, generator=generator)
         place = work.residents.get(layout.name, slot.device)
-        views = state_views(place, work.records[layout.name])
-        split_master(master, views.hi, views.lo)
-        views.exp_avg.zero_()
-        views.exp_avg_sq.zero_()
+        clear_state(place, work.records[layout.name])
+        write_weights(work.state(layout, slot), master)
         slot.done = work.transfer.fence()
         visit = update_visit(i)
         if mover.needs_slot(visit):

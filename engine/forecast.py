@@ -21,7 +21,7 @@ from .config import ClipWay
 from .cost import StepCost, step_cost
 from .placement import way_without_bet
 from .rates import Origin, VolumeRates
-from .sizes import Placement, Sizes, Way, state_bytes
+from .sizes import Placement, Sizes, Way
 from .step_cost import StepModel
 
 # How far a step may be from its prediction, below and above, by what the rates are worth.
@@ -100,7 +100,7 @@ def forecast(
     if clip_way == "auto":
         ways |= _both_ways(model, placement, drives)
     commit = commit_cost(model, placement, way, drives)
-    state = sum(state_bytes(record) for record in model.spec.records)
+    state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
     low, high = MARGINS[rates.origin]
     per_step = Span(

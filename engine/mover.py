@@ -12,8 +12,7 @@ from headrace.storage import Fence, HostSlot
 
 from .host_updates import HostUpdates
 from .pipeline import Pipeline
-from .state import STATE, WEIGHTS
-from .visits import Reads, Visit
+from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
 
 
@@ -34,11 +33,11 @@ class Mover:
 
     def read(self, visit: Visit, slot: RingSlot) -> None:
         """Bring what the visit reads into the slot; `slot.ready` says when it is there."""
-        names = self._tensors(visit.reads)
-        if not names:
-            return
         work = self._work
         name = work.spec.records[visit.record].name
+        names = read_names(work.config, work.records[name], visit.reads)
+        if not names:
+            return
         home = work.homes.get(name)
         if home is not None:
             self.host_updates.wait(name)
@@ -132,13 +131,6 @@ class Mover:
                 work.transfer.to_device(
                     staging.slot.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
                 ).wait()
-
-    def _tensors(self, reads: Reads) -> tuple[str, ...]:
-        bf16 = self._work.dtype == torch.bfloat16
-        weights = WEIGHTS[:1] if bf16 else WEIGHTS
-        if reads == "rest":
-            return tuple(name for name in STATE if name not in weights)
-        return {"nothing": (), "weights": weights, "state": STATE}[reads]
 
 
 def _nothing_left() -> None:

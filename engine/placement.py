@@ -12,7 +12,7 @@ from itertools import product
 from .config import ClipWay, TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, Way, state_bytes
+from .sizes import NearTier, Placement, Sizes, Tier, Way
 from .step_cost import StepModel
 
 DEFAULT_SLOTS = 3
@@ -238,8 +238,8 @@ def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
     left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
     fitting = 0
-    for record in reversed(far):
-        left -= state_bytes(record)
+    for size in reversed(sizes.state_bytes[:num_far]):
+        left -= size
         if left < 0:
             break
         fitting += 1

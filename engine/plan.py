@@ -12,14 +12,14 @@ from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .account import JobSize, Wear
 from .basis import Basis
-from .config import ClipWay, TrainConfig
+from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement, choose_way, planned_way
 from .rates import Rates, default_rates, shape_key
-from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier, Way, early_records
-from .state_record import state_record
+from .sizes import MIB, Placement, Sizes, Tier, Way, early_records
+from .state_record import model_state_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import link_bytes, step_visits
 
@@ -80,6 +80,8 @@ class Plan:
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     on_host: tuple[int, ...]  # records in host memory that the processor updates there
     host_versions: int  # of the other records in host memory
+    state_format: StateFormat
+    state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -142,26 +144,23 @@ def make_plan(
     )
     clip_way = choose_way(config, placement)
     chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}
+    predicted = forecast(
+        model, sizes, placement, clip_way, planned_way(config, placement),
+        drives=drives, job=job, device_bytes=device_limit,
+    )  # fmt: skip
     plan = Plan(
         **chosen,
         num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
         clip_way=clip_way,
+        state_format=config.state_format,
+        state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
         link_bytes=_bytes_by_way(spec, config, placement),
-        forecast=forecast(
-            model,
-            sizes,
-            placement,
-            clip_way,
-            planned_way(config, placement),
-            drives=drives,
-            job=job,
-            device_bytes=device_limit,
-        ),
+        forecast=predicted,
         basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
@@ -267,13 +266,14 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
             "a run needs at least one volume for its state and commits; give --volume PATH"
         )
     try:
-        records = [state_record(one) for one in spec.records]
+        records = [state_record(one, config.state_format) for one in spec.records]
         layout = fit_store(box.rooms(), records, keep_generations=config.keep_commits)
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
             f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{STATE_BYTES_PER_ELEMENT} bytes per parameter): {error}"
+            f"{model_state_bytes(spec, config.state_format) / spec.num_params:.3g} bytes per "
+            f"parameter in state format {config.state_format}): {error}"
         ) from error
 
 

@@ -34,6 +34,16 @@ class RunEvent:
     durable: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that have crossed each link, and each volume by link, since some moment."""
+
+    links: Mapping[str, int]
+    volumes: Mapping[str, Mapping[str, int]]
+
+
+Look = Callable[[], Traffic]
+Watch = Callable[[Look | None], None]  # is given a way to look while there is something to see
 Emit = Callable[[RunEvent], None]
 Poll = Callable[[], StopReason | None]
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from .hf_config import build_config
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
-from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
+from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
+from .step_report import traffic
 from .trainer import Trainer
 from .weights import export_store, import_state
 from .workspace import Workspace
@@ -33,11 +35,20 @@ from .workspace import Workspace
 _STARTED = "started"  # in the run's folder, from its first commit to its success
 
 
-def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll) -> RunResult:
+def run_job(
+    config: TrainConfig,
+    *,
+    run_dir: Path,
+    name: str,
+    emit: Emit,
+    poll: Poll,
+    watch: Watch = lambda look: None,
+) -> RunResult:
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.
-    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. Raises CannotFit,
+    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. `watch` is given a way
+    to look at the traffic, from any thread, as long as the state is open. Raises CannotFit,
     ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
@@ -64,6 +75,8 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
         (run_dir / _STARTED).touch()
         work = stack.enter_context(Workspace(spec, config, plan, store))
+        stack.callback(watch, None)
+        watch(partial(traffic, work))
 
         def save(target: Path) -> None:
             with work.staging.borrow() as staging:
@@ -161,7 +174,8 @@ def describe(plan: Plan) -> str:
         f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
     )
     return (
-        f"state of records: {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
+        f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
         f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
@@ -206,7 +220,7 @@ def open_or_import(
     emit(RunEvent(type="phase", message="importing the model"))
     store = TensorStore.create(
         volumes,
-        [state_record(layout) for layout in spec.records],
+        [state_record(layout, config.state_format) for layout in spec.records],
         name=name,
         description={"family": spec.family, "config": dict(spec.config)},
         keep_generations=config.keep_commits,

@@ -10,9 +10,9 @@ from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import attention_bytes, norm_bytes
+from .state_record import state_padded_bytes
 
 MIB = 2**20
-STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
@@ -60,6 +60,7 @@ class Sizes:
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
+    state_bytes: tuple[int, ...]  # of each record in memory, whole pages
 
     @classmethod
     def of(
@@ -82,12 +83,15 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            state_bytes=tuple(
+                state_padded_bytes(record, config.state_format) for record in spec.records
+            ),
         )
 
     @property
     def slot_bytes(self) -> int:
         """A slot that holds the state of any record."""
-        return max(state_bytes(record) for record in self.spec.records)
+        return max(self.state_bytes)
 
     @property
     def layer_elements(self) -> int:
@@ -194,10 +198,10 @@ class Sizes:
 
     def _state(self, placement: Placement, tier: Tier) -> int:
         versions, on_host = placement.host_versions if tier == "host" else 1, placement.on_host
-        homes = enumerate(zip(self.spec.records, placement.tiers, strict=True))
+        homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
-            versions_at_home(i, versions, on_host) * state_bytes(record)
-            for i, (record, home) in homes
+            versions_at_home(i, versions, on_host) * size
+            for i, (size, home) in homes
             if home == tier
         )
 
@@ -255,11 +259,6 @@ def early_records(
 def versions_at_home(record: int, host_versions: int, on_host: Collection[int]) -> int:
     """Versions of a record's state: what the processor updates is changed in place, in the end."""
     return 1 if record in on_host else host_versions
-
-
-def state_bytes(record: RecordLayout) -> int:
-    """Bytes of a record's state in memory, in whole pages."""
-    return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

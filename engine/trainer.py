@@ -25,7 +25,8 @@ from .row_order import num_steps
 from .sizes import Way
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .step_report import StepClock
+from .step_report import Links, StepClock
+from .step_spans import StepPictures
 from .step_truth import StepTruth
 from .workspace import Workspace
 
@@ -67,9 +68,11 @@ class Trainer:
         )
         self._arrangement = Arrangement.of(self.config)
         self._warned: set[str] = set()
+        self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
+        self._links: Links | None = None
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -97,10 +100,11 @@ class Trainer:
         return None
 
     def _step(self, step: int) -> None:
-        clock = StepClock(self.work)
+        clock = StepClock(self.work, self._links)
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
         way, owed = self._way(), self._pending is not None
+        straight_on = self._goes_straight_on(step)
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -113,7 +117,7 @@ class Trainer:
                 way=way,
                 last_norm=self.state.last_norm,
                 pending=self._pending,
-                another_follows=self._goes_straight_on(step),
+                another_follows=straight_on,
             ),
         )
         self._pending = outcome.pending
@@ -141,6 +145,8 @@ class Trainer:
         done = report(commit_seconds)
         self._emit_report(done.to_dict())
         self._truth.tell(done)
+        self._links = clock.links if straight_on else None
+        self._pictures.tell(done, outcome.times, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:

@@ -4,10 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headrace.storage import RecordSpec
+
 from .config import TrainConfig
-from .model import ModelSpec
+from .model import ModelSpec, RecordLayout
 from .report import LINKS
-from .sizes import STATE_BYTES_PER_ELEMENT, Tier, Way
+from .sizes import Tier, Way
+from .state_record import state_payload_bytes, state_record, weight_names
 
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update", "catch_up"]
 Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
@@ -172,21 +175,24 @@ def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) 
     """Payload bytes of the visited record over each link; `tier` is its home."""
     if tier == "device":
         return {}
-    elements = spec.records[visit.record].num_elements
-    read = read_bytes_per_element(config, visit.reads) * elements
-    written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
+    layout = spec.records[visit.record]
+    read = read_bytes(config, layout, visit.reads)
+    written = state_payload_bytes(layout, config.state_format) if visit.writes else 0
     moved = {"h2d": read, "d2h": written}
     if tier == "nvme":
         moved |= {"nvme_read": read, "nvme_write": written}
     return moved
 
 
-def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
-    """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
-    weights = 2 if config.compute_dtype == "bfloat16" else 4
-    return {
-        "nothing": 0,
-        "weights": weights,
-        "state": STATE_BYTES_PER_ELEMENT,
-        "rest": STATE_BYTES_PER_ELEMENT - weights,
-    }[reads]
+def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:
+    """Payload bytes of a record that a visit reads."""
+    record = state_record(layout, config.state_format)
+    return sum(record.tensor(name).payload_bytes for name in read_names(config, record, reads))
+
+
+def read_names(config: TrainConfig, record: RecordSpec, reads: Reads) -> tuple[str, ...]:
+    """The components that a visit reads."""
+    weights = weight_names(record, config.compute_dtype)
+    names = [tensor.name for tensor in record.tensors]
+    rest = tuple(name for name in names if name not in weights)
+    return {"nothing": (), "weights": weights, "state": tuple(names), "rest": rest}[reads]

@@ -30,15 +30,9 @@ from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import (
-    NUM_GRAD_BUFFERS,
-    keeps_grad_on_device,
-    kept_grad_bytes,
-    state_bytes,
-    versions_at_home,
-)
+from .sizes import NUM_GRAD_BUFFERS, keeps_grad_on_device, kept_grad_bytes, versions_at_home
 from .staging import StagingPool
-from .state import StateViews, state_record, state_views
+from .state import RecordViews, state_record, state_views
 
 
 class Closes(Protocol):
@@ -90,7 +84,7 @@ class Workspace:
         self.device = torch.device(config.device)
         self.dtype: torch.dtype = getattr(torch, config.compute_dtype)
         self.records: dict[str, RecordSpec] = {
-            layout.name: state_record(layout) for layout in spec.records
+            layout.name: state_record(layout, config.state_format) for layout in spec.records
         }
         self._stack = ExitStack()
         try:
@@ -121,7 +115,7 @@ class Workspace:
         self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
         self.residents: Mapping[str, DeviceSlot] = {
-            layout.name: slab.carve(state_bytes(layout))
+            layout.name: slab.carve(self.records[layout.name].padded_bytes)
             for layout in spec.records
             if tiers[layout.name] == "device"
         }
@@ -133,7 +127,7 @@ class Workspace:
         self.homes: Mapping[str, HostHome] = {
             layout.name: HostHome(
                 [
-                    self.arena.carve(state_bytes(layout))
+                    self.arena.carve(self.records[layout.name].padded_bytes)
                     for _ in range(versions_at_home(i, plan.host_versions, plan.on_host))
                 ]
             )
@@ -182,7 +176,7 @@ class Workspace:
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
 
-    def state(self, layout: RecordLayout, slot: RingSlot | None) -> StateViews:
+    def state(self, layout: RecordLayout, slot: RingSlot | None) -> RecordViews:
         """A record's components: at home on the device, or where the reader has put them."""
         place = self.residents.get(layout.name)
         if place is None:

@@ -13,9 +13,16 @@ GRACE_SECONDS = 3  # open streams are cut off after that, so that a viewer never
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. OSError when the address is not to be had."""
+    """A listening socket; port 0 takes a free one. OSError when the address is not to be had.
+
+    Its connections send small pieces at once: an answer's head and body are two of them, and the
+    second would wait 40 ms for the client's delayed acknowledgement of the first. asyncio sees to
+    that only for sockets that were made with a protocol number.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
+    sock = socket.create_server((host, port), family=family, backlog=2048)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def address(sock: socket.socket) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch, make_plan
 from headrace.engine.box import detect_box
+from headrace.engine.config import StateFormat
 from headrace.engine.shapes import shape_spec
 from headrace.engine.sizes import Way, early_records
 from headrace.engine.state import state_record
@@ -139,7 +140,7 @@ def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, s
     volume = VolumeConfig(path=tmp_path, limit_bytes=needed + slack)
     room = detect_box(device="cpu", volumes=[f"{tmp_path}:{needed + slack}"]).volumes
     box = Box.from_dict(json.loads(json.dumps(asdict(replace(BOX, volumes=room)))))
-    records = [state_record(record) for record in spec.records]
+    records = [state_record(record, "exact") for record in spec.records]
     if slack:
         with pytest.raises(CannotFit, match="of a limit of"):
             make_plan(spec, _config(), longest_row_tokens=16, box=box)
@@ -149,6 +150,26 @@ def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, s
     make_plan(spec, _config(), longest_row_tokens=16, box=box)
     TensorStore.create([volume], records, name="s").close()
     assert (tmp_path / "s" / "data.bin").stat().st_size == needed
+
+
+def test_a_plan_counts_the_state_in_every_format() -> None:
+    spec = shape_spec("llama-8b-vocab-32k")
+    box = replace(BOX, device_bytes=2**40, host_bytes=2**40, volumes={"/v": 2**40})
+    plans = {
+        name: make_plan(spec, _config(state_format=name), longest_row_tokens=256, box=box)
+        for name in get_args(StateFormat)
+    }
+    tables = sum(record.num_params for record in spec.records if record.kind != "layer")
+    per_param = {"exact": 12, "q8": 5 + 1 / 64, "sr_bf16": 6, "sr_q8": 4 + 1 / 64}
+    for name, plan in plans.items():
+        assert plan.state_format == name and plan.state_bytes == plans["exact"].state_bytes
+        wanted = per_param[name] * (spec.num_params - tables) + 12 * tables
+        assert plan.state_bytes[name] == pytest.approx(wanted, rel=1e-3)
+    volumes = {name: plan.volume_bytes for name, plan in plans.items()}
+    assert volumes["exact"] > volumes["sr_bf16"] > volumes["q8"] > volumes["sr_q8"]
+    slots = {name: plan.slot_bytes for name, plan in plans.items()}
+    layer = spec.of_kind("layer")[0].num_elements
+    assert slots["sr_q8"] == pytest.approx(per_param["sr_q8"] * layer, rel=0.01)
 
 
 def test_the_microbatch_shrinks_until_it_fits() -> None:
