@@ -22,7 +22,6 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement, settle_microbatch
 from .pending import PendingUpdate, sweep
-from .placement import next_way
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
 from .sizes import Way
@@ -30,6 +29,7 @@ from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .visits import update_visit
+from .ways import next_way
 from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]

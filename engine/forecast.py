@@ -19,10 +19,10 @@ from .account import (
 from .condition import Condition, conditions, step_tokens_needed
 from .config import ClipWay
 from .cost import StepCost, step_cost
-from .placement import way_without_bet
 from .rates import Origin, VolumeRates
 from .sizes import Placement, Sizes, Way
 from .step_cost import StepModel
+from .ways import way_without_bet
 
 # How far a step may be from its prediction, below and above, by what the rates are worth.
 MARGINS: Mapping[Origin, tuple[float, float]] = {

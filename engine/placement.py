@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from .config import ClipWay, TrainConfig
+from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, Way
+from .sizes import NearTier, Placement, Sizes, Tier
 from .step_cost import StepModel
+from .ways import planned_way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -136,42 +137,6 @@ def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
     config = sizes.config
     share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
     return _updated_on_host(sizes, tiers, share)
-
-
-def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    """How the update waits for the norm; `auto` is decided step by step."""
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    redone = config.commit_every_steps == 1 and "nvme" in placement.tiers
-    if redone or placement.host_versions > 1:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
-
-
-def planned_way(config: TrainConfig, placement: Placement) -> Way:
-    """The way that predictions go by: where `auto` bets on no clipping with state in host memory,
-    losing the bet costs no more than not to have bet; on a drive it does."""
-    way = choose_way(config, placement)
-    if way != "auto":
-        return way
-    return "serial" if "nvme" in placement.tiers else "speculative"
-
-
-def next_way(config: TrainConfig, way: ClipWay, *, clipped_last: bool) -> Way:
-    """The way of the next step: `auto` bets on no clipping only after a step without it."""
-    if way != "auto":
-        return way
-    return way_without_bet(config) if clipped_last else "speculative"
-
-
-def way_without_bet(config: TrainConfig) -> Way:
-    """The way of a step that is expected to clip."""
-    return "deferred" if config.commit_every_steps > 1 else "serial"
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:

@@ -16,12 +16,13 @@ from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
-from .placement import choose_placement, choose_way, planned_way
+from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Placement, Sizes, Tier, Way, early_records
 from .state_record import model_state_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import link_bytes, step_visits
+from .ways import choose_way, planned_way
 
 
 class CannotFit(ValueError):

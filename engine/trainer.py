@@ -19,7 +19,6 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
-from .placement import next_way
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
 from .row_order import num_steps
 from .sizes import Way
@@ -28,6 +27,7 @@ from .step_compute import StepInputs
 from .step_report import Links, StepClock
 from .step_spans import StepPictures
 from .step_truth import StepTruth
+from .ways import next_way
 from .workspace import Workspace
 
 
