@@ -17,6 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
+from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
@@ -24,7 +25,6 @@ from .packing import Arrangement, settle_microbatch
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
-from .sizes import Way
 from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs

@@ -9,9 +9,9 @@ What the processor updates in host memory goes on beside all this, until forward
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .homes import Placement, Way
 from .rates import Rates, VolumeRates
 from .report import LINKS
-from .sizes import Placement, Way
 from .step_cost import Costs, StepModel, VisitCost
 from .timeline import Ring, play
 from .visits import Phase, Visit, step_visits, write_order

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from .cost import StepCost, link_seconds, planned_visits, play_visits
+from .homes import Way
 from .model import ModelSpec
 from .plan import Plan
 from .rates import Rates
 from .report import LINKS, LinkReport, StepReport
-from .sizes import Way
 from .step_cost import StepLoad, StepModel
 from .visits import redo_visits
 

@@ -19,8 +19,9 @@ from .account import (
 from .condition import Condition, conditions, step_tokens_needed
 from .config import ClipWay
 from .cost import StepCost, step_cost
+from .homes import Placement, Way
 from .rates import Origin, VolumeRates
-from .sizes import Placement, Sizes, Way
+from .sizes import Sizes
 from .step_cost import StepModel
 from .ways import way_without_bet
 

@@ -11,8 +11,9 @@ from itertools import product
 
 from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .homes import NearTier, Placement, Tier
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier
+from .sizes import Sizes
 from .step_cost import StepModel
 from .ways import planned_way
 

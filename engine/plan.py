@@ -14,11 +14,12 @@ from .account import JobSize, Wear
 from .basis import Basis
 from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
+from .homes import Placement, Tier, Way, early_records
 from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
-from .sizes import MIB, Placement, Sizes, Tier, Way, early_records
+from .sizes import MIB, Sizes
 from .state_record import model_state_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import link_bytes, step_visits
@@ -128,14 +129,14 @@ def make_plan(
     """Decide placement, count bytes, predict; raises CannotFit with the numbers.
 
     `longest_row_tokens` is the longest row of the training and evaluation data; where the
-    `lengths` of all are known, what the largest step computes is counted instead of feared. `job`:
-    how long the run is, where that is known; a run that wears the drives more than it may is
-    refused.
+    `lengths` of all are known, what the largest step computes is counted instead of feared, and
+    times are those of a mean step. `job`: how long the run is, where that is known; one that wears
+    the drives more than it may is refused.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
-    job = job or JobSize()
     sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
+    job = (job or JobSize()).completed(sizes)
     rates = box.known_rates().for_shape(shape_key(spec, config))
     drives = rates.drives(list(box.volumes))
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)

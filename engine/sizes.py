@@ -1,12 +1,12 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
+from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import attention_bytes, norm_bytes
@@ -21,34 +21,6 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
-MAX_STAGING = 4  # more staging slots would not make a drive faster
-
-Tier = Literal["device", "host", "nvme"]
-NearTier = Literal["device", "host"]
-Way = Literal["serial", "speculative", "deferred"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the records' state lives, and what else takes memory by choice."""
-
-    tiers: tuple[Tier, ...]  # home of each record's state
-    num_slots: int
-    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: NearTier = "device"
-    keep_grads: bool = True  # final gradients wait for their update
-    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
-    on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
-    host_versions: int = 1  # 2: the others in host memory may be updated before the norm is known
-
-    def early(self, way: Way) -> frozenset[int]:
-        """Records that are updated in their backward visit, before the norm is known."""
-        return early_records(self.tiers, self.host_versions, self.on_host, way)
-
-    @property
-    def num_staging(self) -> int:
-        """Host slots that NVMe records pass through; commits need one in any case."""
-        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +33,8 @@ class Sizes:
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    mean_step_tokens: float | None = None  # where the rows are known
+    num_steps: int | None = None  # likewise
 
     @classmethod
     def of(
@@ -86,6 +60,8 @@ class Sizes:
             state_bytes=tuple(
                 state_padded_bytes(record, config.state_format) for record in spec.records
             ),
+            mean_step_tokens=extent.mean_step_tokens,
+            num_steps=extent.num_steps,
         )
 
     @property
@@ -222,16 +198,6 @@ class Sizes:
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
 
-def keeps_grad_on_device(
-    record: int, tiers: Sequence[Tier], grad_tier: NearTier, on_host: Collection[int]
-) -> bool:
-    """Whether a record's kept gradient waits on the device: beside its state, or by choice.
-
-    What the processor updates has its gradient in host memory.
-    """
-    return tiers[record] == "device" or (grad_tier == "device" and record not in on_host)
-
-
 def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:
     """How documents attend (attention.py): by a kernel, one by one, or all with a mask."""
     if config.packing == "off":
@@ -240,25 +206,6 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
-
-
-def early_records(
-    tiers: Sequence[Tier], host_versions: int, on_host: Collection[int], way: Way
-) -> frozenset[int]:
-    """Records whose update can be made in their backward visit and undone: beside the committed
-    state on NVMe, or in a second version in host memory. Only the speculative way does so."""
-    if way != "speculative":
-        return frozenset()
-    return frozenset(
-        i
-        for i, tier in enumerate(tiers)
-        if tier == "nvme" or (tier == "host" and host_versions > 1 and i not in on_host)
-    )
-
-
-def versions_at_home(record: int, host_versions: int, on_host: Collection[int]) -> int:
-    """Versions of a record's state: what the processor updates is changed in place, in the end."""
-    return 1 if record in on_host else host_versions
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

@@ -13,10 +13,10 @@ from itertools import takewhile
 import torch
 
 from .forward import VisitMarks
+from .homes import Way
 from .mover import Mover
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
-from .sizes import Way
 from .step_compute import StepCompute, StepInputs
 from .visits import Visit, redo_visits, step_visits
 from .workspace import Workspace

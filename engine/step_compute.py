@@ -12,12 +12,12 @@ from .data import Microbatch
 from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
+from .homes import Way
 from .layer import Weights, backward, param_views, trainable
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
 from .pending import PendingUpdate
-from .sizes import Way
 from .visits import Visit
 from .workspace import RingSlot, Workspace
 

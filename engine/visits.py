@@ -7,9 +7,9 @@ from typing import Literal
 from headrace.storage import RecordSpec
 
 from .config import TrainConfig
+from .homes import Tier, Way
 from .model import ModelSpec, RecordLayout
 from .report import LINKS
-from .sizes import Tier, Way
 from .state_record import state_payload_bytes, state_record, weight_names
 
 Action = Literal["load_table", "forward", "load_head", "head", "backward", "update", "catch_up"]

@@ -1,7 +1,7 @@
 """How an update waits for the norm of its step: which way a run takes, and a step. Pure."""
 
 from .config import ClipWay, TrainConfig
-from .sizes import Placement, Way
+from .homes import Placement, Way
 
 
 def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:

@@ -26,11 +26,12 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
+from .homes import keeps_grad_on_device, versions_at_home
 from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, keeps_grad_on_device, kept_grad_bytes, versions_at_home
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes
 from .staging import StagingPool
 from .state import RecordViews, state_record, state_views
 

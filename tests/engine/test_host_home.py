@@ -63,8 +63,9 @@ def test_bets_won_and_lost_and_steps_without_a_bet_give_the_same_bits(
 
     made = run_module.plan_run
 
-    def betting(*args: Any, **kwargs: Any) -> Plan:
-        return replace(made(*args, **kwargs), clip_way="auto")
+    def betting(*args: Any, **kwargs: Any) -> tuple[Plan, Any]:
+        plan, report = made(*args, **kwargs)
+        return replace(plan, clip_way="auto"), report
 
     monkeypatch.setattr(run_module, "plan_run", betting)
     auto = Run(

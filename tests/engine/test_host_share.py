@@ -6,8 +6,8 @@ import pytest
 
 from headrace.engine import Box, Plan, TrainConfig, make_plan, shape_spec
 from headrace.engine.cost import host_wait
+from headrace.engine.homes import Tier, early_records
 from headrace.engine.rates import LayerRate, Rates, VolumeRates, Work
-from headrace.engine.sizes import Tier, early_records
 from headrace.engine.step_cost import VisitCost
 from headrace.engine.visits import Visit, host_update_visit, step_visits, sweep_visits
 

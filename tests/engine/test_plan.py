@@ -10,8 +10,8 @@ import pytest
 from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch, make_plan
 from headrace.engine.box import detect_box
 from headrace.engine.config import StateFormat
+from headrace.engine.homes import Way, early_records
 from headrace.engine.shapes import shape_spec
-from headrace.engine.sizes import Way, early_records
 from headrace.engine.state import state_record
 from headrace.engine.visits import step_visits
 from headrace.storage import NoSpace, TensorStore, VolumeConfig, VolumeRoom
