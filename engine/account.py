@@ -8,12 +8,13 @@ from headrace.storage import DTYPE_BYTES
 
 from .config import TrainConfig
 from .cost import StepCost, play_visits
+from .homes import Placement, Way
 from .model import ModelSpec
 from .rates import Prices, VolumeRates
-from .sizes import Placement, Sizes
+from .sizes import Sizes
 from .state_record import model_weight_bytes, state_padded_bytes
 from .step_cost import StepModel
-from .visits import Way, sweep_visits
+from .visits import sweep_visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

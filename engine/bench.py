@@ -17,6 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
+from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
@@ -27,7 +28,8 @@ from .run import describe, deterministic, keep_compiled
 from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .visits import Way, update_visit
+from .visits import update_visit
+from .ways import next_way
 from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]
@@ -215,10 +217,9 @@ class _Timed:
 
 
 def _way(work: Workspace, outcomes: Sequence[StepOutcome]) -> Way:
-    """As in training: bet on no clipping when the last step was not clipped."""
-    if work.plan.clip_way == "auto":
-        return "serial" if outcomes and outcomes[-1].clipped else "speculative"
-    return work.plan.clip_way
+    """As in training."""
+    clipped = bool(outcomes) and outcomes[-1].clipped
+    return next_way(work.config, work.plan.clip_way, clipped_last=clipped)
 
 
 def _commit(work: Workspace, mover: Mover) -> float:

@@ -91,6 +91,9 @@ class ForwardCompute:
 
     _load_head = _load_table
 
+    def _catch_up(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
+        """Nothing but what was owed to the record."""
+
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         weights = self._layer_weights(layout, slot)
         module = self.work.module

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from .config import ClipWay, TrainConfig
+from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .homes import NearTier, Placement, Tier
 from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, kept_grad_bytes
+from .sizes import Sizes, kept_grad_bytes
 from .step_cost import StepModel
-from .visits import Way
+from .ways import planned_way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -49,6 +50,8 @@ def choose_placement(
         if group:
             finalists = _shortest(model, drives, group)
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists = _shortest(model, drives, finalists)
+            finalists += fitting(_with_two_versions(sizes, finalists))
             finalists += fitting(_with_host_updates(sizes, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
@@ -58,7 +61,7 @@ def choose_placement(
 
 
 def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(choose_way(model.spec, model.config, placement))
+    way = planned_way(model.config, placement)
     return formula_seconds(model, placement, way, drives)
 
 
@@ -76,8 +79,8 @@ def _fastest(
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
-        way = planned_way(choose_way(model.spec, model.config, placement))
-        if reads_ahead(model, way):
+        way = planned_way(model.config, placement)
+        if reads_ahead(model, placement, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
@@ -96,6 +99,20 @@ def _with_more_slots(
         if set(placement.tiers) != {"device"}:
             deep = replace(placement, num_slots=num_slots, keep_layers=())
             yield _with_kept(sizes, config, deep, device_limit)
+
+
+def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """Host memory to spare lets updates there be made before the norm is known."""
+    config = sizes.config
+    for placement in placements:
+        if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
+            yield replace(placement, host_versions=2)
+
+
+def _may_guess(config: TrainConfig, placement: Placement) -> bool:
+    """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
+    tiers, each = placement.trained_tiers, config.commit_every_steps == 1
+    return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
 
 
 def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
@@ -125,29 +142,6 @@ def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
     config = sizes.config
     share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
     return _updated_on_host(sizes, tiers, share)
-
-
-def choose_way(spec: ModelSpec, config: TrainConfig, placement: Placement) -> ClipWay:
-    """How the update waits for the norm; `auto` is decided step by step."""
-    homes = zip(spec.records, placement.tiers, strict=True)
-    tiers = {tier for record, tier in homes if record.base is None and record.kind != "beside"}
-    if not tiers:  # what lies beside frozen layers is updated at the end of each step
-        return "serial"
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in tiers:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = tiers != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
-
-
-def planned_way(way: ClipWay) -> Way:
-    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
-    return "serial" if way == "auto" else way
 
 
 def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -181,7 +175,10 @@ def _candidates(
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
                 on_host=_asked_on_host(sizes, tiers),
+                frozen=_frozen(sizes.spec),
             )
+            if config.clip_way == "speculative" and _may_guess(config, placement):
+                placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
@@ -206,6 +203,10 @@ def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterato
                 )
     yield _repeat("host", count)
     yield _repeat("nvme", count)
+
+
+def _frozen(spec: ModelSpec) -> tuple[int, ...]:
+    return tuple(i for i, record in enumerate(spec.records) if record.base is not None)
 
 
 def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
@@ -285,4 +286,5 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         activation_tier=_activation_tiers(config)[-1],
         grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(sizes.spec, config, tiers),
+        frozen=_frozen(sizes.spec),
     )

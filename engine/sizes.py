@@ -1,6 +1,5 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +7,7 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .frozen_pieces import piece_bytes
+from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import adapter_bytes, attention_bytes, norm_bytes
@@ -22,28 +22,6 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
-MAX_STAGING = 4  # more staging slots would not make a drive faster
-
-Tier = Literal["device", "host", "nvme"]
-NearTier = Literal["device", "host"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the records' state lives, and what else takes memory by choice."""
-
-    tiers: tuple[Tier, ...]  # home of each record's state
-    num_slots: int
-    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: NearTier = "device"
-    keep_grads: bool = True  # final gradients wait for their update
-    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
-    on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
-
-    @property
-    def num_staging(self) -> int:
-        """Host slots that NVMe records pass through; commits need one in any case."""
-        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +197,12 @@ class Sizes:
         return kept
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.state_bytes, placement.tiers, strict=True)
-        return sum(size for size, home in homes if home == tier)
+        versions = placement.host_versions if tier == "host" else 1
+        once = {*placement.on_host, *placement.frozen}
+        homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
+        return sum(
+            versions_at_home(i, versions, once) * size for i, (size, home) in homes if home == tier
+        )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
@@ -237,16 +219,6 @@ class Sizes:
         largest = max(record.num_elements for record in self.spec.trained)
         one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
-
-
-def keeps_grad_on_device(
-    record: int, tiers: Sequence[Tier], grad_tier: NearTier, on_host: Collection[int]
-) -> bool:
-    """Whether a record's kept gradient waits on the device: beside its state, or by choice.
-
-    What the processor updates has its gradient in host memory.
-    """
-    return tiers[record] == "device" or (grad_tier == "device" and record not in on_host)
 
 
 def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:

@@ -7,13 +7,12 @@ from typing import Literal
 from headrace.storage import RecordSpec
 
 from .config import TrainConfig
+from .homes import Tier, Way
 from .model import ModelSpec, RecordLayout
 from .report import LINKS
-from .sizes import Tier
 from .state_record import state_payload_bytes, state_record, weight_names
 
-Way = Literal["serial", "speculative", "deferred"]
-Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
+Action = Literal["load_table", "forward", "load_head", "head", "backward", "update", "catch_up"]
 Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
 Phase = Literal["forward", "backward", "optimizer"]
 
@@ -26,9 +25,9 @@ class Visit:
 
     `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
     since: the second try of a speculative update starts from there. `pending`: before anything
-    else, the record is updated with the gradient of the step before. `holds`: the record stays in
-    its slot for its next visit, which is `held`. `on_host`: the processor updates the record in
-    host memory, in the background, and nothing of it is moved.
+    else, the record is updated with the gradient of the step before; in a `catch_up` that is all.
+    `holds`: the record stays in its slot for its next visit, which is `held`. `on_host`: the
+    processor updates the record in host memory, in the background, and nothing of it is moved.
     """
 
     record: int
@@ -52,12 +51,13 @@ def step_visits(
     pending: bool,
     num_slots: int,
     on_host: Collection[int] = (),
+    early_records: Collection[int] = (),
 ) -> list[Visit]:
     """The order of one step.
 
     Forward over embedding and layers, the head, backward over the layers, last first, then the
-    embedding. A record on NVMe is updated in its backward visit when the way is speculative;
-    every other record is updated after the last backward visit, when the norm is known, or, when
+    embedding. The `early_records` are updated in their backward visit (Placement.early); every
+    other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
     Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
     the order in which forward will want them. The last layer, where forward turns around, stays
@@ -75,24 +75,25 @@ def step_visits(
     kept = {layers[i] for i in keep_layers}
 
     def owed(i: int) -> bool:
-        return way == "deferred" and pending and trained[i] and i not in on_host
+        return pending and trained[i] and i not in on_host
 
     def early(i: int) -> bool:
-        return way == "speculative" and tiers[i] == "nvme" and trained[i]
+        return i in early_records
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
 
-    def forward(i: int, action: Action, phase: Phase = "forward") -> Visit:
+    def forward(i: int, action: Action) -> Visit:
         due = owed(i)
         reads: Reads = "state" if due else "weights"
-        return Visit(record=i, action=action, reads=reads, writes=due, phase=phase, pending=due)
+        return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "head", "backward") if owed(norm) else gradient(norm, "head", True)]
+    visits += [forward(norm, "catch_up")] if owed(norm) else []
+    visits += [gradient(norm, "head", True)]
     visits += [gradient(i, "update", False) for i in head if early(i)]
     backward = layers[spec.first_backward_layer :]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
@@ -168,13 +169,9 @@ def host_update_visit(record: int) -> Visit:
     )
 
 
-def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
-    """The second try of a speculative step: every early update again, from the last commit."""
-    return [
-        update_visit(i, committed=True)
-        for i, record in enumerate(spec.records)
-        if tiers[i] == "nvme" and record.base is None
-    ]
+def redo_visits(early_records: Collection[int]) -> list[Visit]:
+    """The second try of a speculative step: every early update again, from the state before it."""
+    return [update_visit(i, committed=True) for i in sorted(early_records)]
 
 
 def link_bytes(

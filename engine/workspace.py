@@ -26,10 +26,12 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
+from .homes import keeps_grad_on_device, versions_at_home
+from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, keeps_grad_on_device, kept_grad_bytes
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes
 from .staging import StagingPool
 from .state import FrozenViews, RecordViews, frozen_views, state_record, state_views
 
@@ -124,9 +126,15 @@ class Workspace:
         }
         for grads in self.resident_grads.values():
             grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
-        self.homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(self.records[layout.name].padded_bytes)
-            for layout in spec.records
+        once = {*plan.on_host, *plan.frozen}
+        self.homes: Mapping[str, HostHome] = {
+            layout.name: HostHome(
+                [
+                    self.arena.carve(self.records[layout.name].padded_bytes)
+                    for _ in range(versions_at_home(i, plan.host_versions, once))
+                ]
+            )
+            for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
         self.grad_homes: Mapping[str, HostSlot] = {
