@@ -91,8 +91,8 @@ def commit_cost(model: StepModel, placement: Placement, way: Way, drives: Volume
     device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
-    if way == "deferred":
-        visits = sweep_visits(model.spec, placement.on_host)
+    visits = sweep_visits(model.spec, placement.on_host) if way == "deferred" else []
+    if visits:
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
         moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}

@@ -62,9 +62,7 @@ def step_visits(
     Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
     the order in which forward will want them. The last layer, where forward turns around, stays
     in its slot when there are enough of them.
-
-    A frozen record is only read. What lies beside it is on the device and is updated at the end of
-    the step whatever the way. Backward ends at the lowest layer that has to do with it.
+    A frozen record is only read; what lies beside it is on the device, updated at the step's end.
     """
     trained = [record.base is None for record in spec.records]
     index = {record.name: i for i, record in enumerate(spec.records)}
@@ -77,12 +75,10 @@ def step_visits(
     def owed(i: int) -> bool:
         return pending and trained[i] and i not in on_host
 
-    def early(i: int) -> bool:
-        return i in early_records
-
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
-        reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
-        return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
+        early = i in early_records
+        reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
+        return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
     def forward(i: int, action: Action) -> Visit:
         due = owed(i)
@@ -94,18 +90,17 @@ def step_visits(
     visits += [forward(i, "load_head") for i in head]
     visits += [forward(norm, "catch_up")] if owed(norm) else []
     visits += [gradient(norm, "head", True)]
-    visits += [gradient(i, "update", False) for i in head if early(i)]
+    visits += [gradient(i, "update", False) for i in head if i in early_records]
     backward = layers[spec.first_backward_layer :]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
-    visits += [gradient(i, "update", False) for i in embed if early(i)]
+    visits += [gradient(i, "update", False) for i in embed if i in early_records]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
     visits += [host_update_visit(i) for i in sorted(on_host)]
     order = [*head, norm, *reversed(layers), *embed]
-    if way != "deferred":
-        late = [i for i in order if trained[i] and not early(i) and i not in on_host]
-        visits += [update_visit(i) for i in late]
-    visits += [update_visit(index[record.name]) for record in spec.of_kind("beside")]
+    late = [i for i in order if trained[i] and i not in early_records and i not in on_host]
+    beside = [index[record.name] for record in spec.of_kind("beside")]
+    visits += [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
     return visits
 
 

@@ -91,8 +91,10 @@ def test_frozen_weights_are_stored_as_exactly_as_they_are_used() -> None:
 def test_a_frozen_pattern_freezes_records_and_splits_layers() -> None:
     patterns = ("model.embed_tokens.*", "model.layers.0.*", "*.mlp.*")
     found = method_spec(spec(), config(freeze=patterns))
-    frozen = [record.name for record in found.records if record.base]
-    assert frozen == ["embed.0", "layers.0", "layers.1", "layers.2"]
+    frozen = [record for record in found.records if record.base]
+    layers = [record.name for record in frozen if record.kind == "layer"]
+    assert layers == ["layers.0", "layers.1", "layers.2"]
+    assert {record.kind for record in frozen} == {"embedding", "layer"}
     beside = [record for record in found.trained if record.kind == "beside"]
     assert [record.layer for record in beside] == ["layers.1", "layers.2"]
     assert not any(".mlp." in name for name in trained_names(found))
