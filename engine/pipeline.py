@@ -145,7 +145,7 @@ class Pipeline(Generic[S]):
             follows=self._last_write.get(visit.record),
             holder=self._holders.pop(visit.record, None) if visit.held else None,
         )
-        if visit.writes:
+        if visit.writes or visit.on_host:
             self._last_write[visit.record] = job.written
         if visit.holds:
             self._holders[visit.record] = job

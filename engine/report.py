@@ -113,3 +113,14 @@ class RunResult:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""
         return asdict(self)
+
+
+def metrics_event(report: Mapping[str, Any], total_steps: int) -> RunEvent:
+    """A step's report (`StepReport.to_dict`) as the run tells it."""
+    return RunEvent(
+        type="metrics",
+        message=f"Step {report['step']}/{total_steps}: training loss={report['loss']:.4f}",
+        step=report["step"],
+        data=dict(report),
+        durable=True,
+    )
