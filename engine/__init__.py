@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from .adamw_cpu import CpuKernel, cpu_kernel
     from .advice import nearest_fit, plan_report
     from .bench import bench_step
-    from .box import available_memory, detect_box
+    from .box import available_memory, detect_box, known_rates
     from .box_file import BadBoxFile, read_box, shipped_boxes
+    from .calibration import calibrate_compute
     from .cores import usable_cores
-    from .data import TokenDataset, num_steps
+    from .data import TokenDataset
     from .demo_data import DemoData, write_demo_data
     from .host_optimizer import measure_cpu_optimizer
-    from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
+    from .packing import RowLengths, settle_microbatch
+    from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
     from .prepare import (
         DataProblem,
         DataReport,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         prepare_dataset,
     )
     from .rates import Prices, Rates
+    from .row_order import num_steps
     from .run import run_job
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
@@ -58,15 +61,19 @@ _HOMES = {
     "available_memory": "box",
     "bench_step": "bench",
     "detect_box": "box",
+    "known_rates": "box",
+    "calibrate_compute": "calibration",
     "shape_spec": "shapes",
     "TokenDataset": "data",
-    "num_steps": "data",
+    "num_steps": "row_order",
     "DemoData": "demo_data",
     "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
     "Plan": "plan",
-    "fit_microbatch_rows": "plan",
+    "RowLengths": "packing",
+    "settle_microbatch": "packing",
+    "fit_microbatch": "plan",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
@@ -107,6 +114,7 @@ __all__ = [
     "RecordLayout",
     "RowFile",
     "RowIndex",
+    "RowLengths",
     "RunEvent",
     "RunResult",
     "SHAPES",
@@ -119,12 +127,14 @@ __all__ = [
     "UnknownFamily",
     "available_memory",
     "bench_step",
+    "calibrate_compute",
     "check_rows",
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
     "export_store",
-    "fit_microbatch_rows",
+    "fit_microbatch",
+    "known_rates",
     "load_tokenizer",
     "make_plan",
     "measure_cpu_optimizer",
@@ -136,6 +146,7 @@ __all__ = [
     "read_box",
     "read_model_spec",
     "run_job",
+    "settle_microbatch",
     "shape_spec",
     "shipped_boxes",
     "source_dtype",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.storage import DTYPE_BYTES
 
@@ -31,6 +31,9 @@ class Written:
 
     bytes: int
     seconds: float
+    link_bytes: dict[str, int] = field(
+        default_factory=dict
+    )  # over each link; those of none left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +62,26 @@ class Money:
     break_even_tokens_per_second: float
 
 
+def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
+    """How many steps a commit serves, where it is due by steps or by the clock."""
+    minutes = config.commit_every_minutes
+    by_clock = math.inf if minutes is None else max(1.0, 60 * minutes / step_seconds)
+    return min(float(config.commit_every_steps), by_clock)
+
+
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
     homes = list(zip(model.spec.records, placement.tiers, strict=True))
     host = sum(state_bytes(record) for record, tier in homes if tier == "host")
     device = sum(state_bytes(record) for record, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
-    written = host + device
+    moved = {"nvme_write": host + device, "d2h": device}
     if way == "deferred":
         visits = sweep_visits(model.spec, placement.on_host)
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
-        written += sweep.link_bytes["nvme_write"]
-    return Written(bytes=written, seconds=seconds)
+        moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}
+    return Written(bytes=moved["nvme_write"], seconds=seconds, link_bytes=moved)
 
 
 def checkpoint_cost(spec: ModelSpec, config: TrainConfig, drives: VolumeRates) -> Written:
@@ -96,7 +106,8 @@ def wear(
     drives: VolumeRates,
 ) -> Wear:
     """Bytes of the whole job: the import, every step, every commit. Rated bytes as the maker's."""
-    per_step = step.link_bytes["nvme_write"] + commit.bytes / config.commit_every_steps
+    every = steps_between_commits(config, step.seconds)
+    per_step = step.link_bytes["nvme_write"] + commit.bytes / every
     total = None if job.num_steps is None else state_total_bytes + per_step * job.num_steps
     rated = drives.rated_bytes
     return Wear(

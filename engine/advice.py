@@ -3,17 +3,18 @@
 Pure, no torch.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.storage import VolumeRoom
 
-from .account import JobSize
+from .account import JobSize, steps_between_commits
 from .config import TrainConfig
 from .forecast import RESOURCE_NAMES
 from .model import ModelSpec
-from .plan import Box, CannotFit, Plan, fit_microbatch_rows, make_plan
+from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
 from .rates import VolumeRates
 
 NUM_CHANGES = 3
@@ -85,12 +86,16 @@ def _variants(plan: Plan, config: TrainConfig, box: Box) -> Iterator[_Variant]:
                    replace(config, batch_rows=twice), box)  # fmt: skip
     rows = 2 * config.microbatch_rows
     if rows <= config.batch_rows:
-        yield _Variant(f"microbatches of {rows} rows", replace(config, microbatch_rows=rows), box)
-    commit, every = plan.forecast.commit.seconds, config.commit_every_steps
+        tokens = config.microbatch_tokens and 2 * config.microbatch_tokens
+        size = f"{tokens} tokens" if tokens else f"{rows} rows"
+        larger = replace(config, microbatch_rows=rows, microbatch_tokens=tokens)
+        yield _Variant(f"microbatches of {size}", larger, box)
+    commit = plan.forecast.commit.seconds
+    every = math.ceil(steps_between_commits(config, plan.forecast.step.seconds))
     if commit / every > _COMMIT_SHARE * plan.forecast.step.seconds:
         rarer = 10 * every
-        yield _Variant(f"a commit every {rarer} steps",
-                       replace(config, commit_every_steps=rarer), box)  # fmt: skip
+        seldom = replace(config, commit_every_steps=rarer, commit_every_minutes=None)
+        yield _Variant(f"a commit every {rarer} steps", seldom, box)
     if "nvme" in plan.tiers or commit:
         yield _Variant("2 x as many drives", config, _with_twice_the_drives(box))
     host = 2 * (config.host_bytes or box.host_bytes)
@@ -126,9 +131,7 @@ def nearest_fit(
 
     def fits(longest: int = longest_row_tokens, **settings: Any) -> bool:
         try:
-            fit_microbatch_rows(
-                spec, replace(config, **settings), longest_row_tokens=longest, box=box
-            )
+            fit_microbatch(spec, replace(config, **settings), longest_row_tokens=longest, box=box)
         except CannotFit:
             return False
         return True
@@ -189,6 +192,7 @@ def plan_report(
     return {
         **plan.to_dict(),
         "microbatch_rows": config.microbatch_rows,
+        "microbatch_tokens": config.microbatch_tokens,
         "longest_row_tokens": longest_row_tokens,
         "changes": [{**asdict(one), "text": str(one)} for one in changes],
     }

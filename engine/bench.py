@@ -9,16 +9,18 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace.storage import TensorStore, VolumeConfig
 
 from .box import detect_box
 from .config import TrainConfig
-from .data import Microbatch
+from .data import Microbatch, make_microbatch
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
+from .packing import Arrangement, settle_microbatch
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
@@ -105,7 +107,7 @@ def _time_slots(
     timing: _Timing,
 ) -> dict[str, Any]:
     commit = timing.commit
-    config = replace(config, num_slots=num_slots)
+    config = settle_microbatch(replace(config, num_slots=num_slots), timing.tokens_per_row)
     box = detect_box(device=config.device, volumes=[str(volume.path) for volume in volumes])
     if not commit:  # what lives above NVMe then needs no room on it
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
@@ -267,18 +269,12 @@ def _passes(outcomes: Sequence[StepOutcome]) -> dict[str, dict[str, float]]:
 def _random_batches(
     work: Workspace, tokens_per_row: int, generator: torch.Generator
 ) -> list[Microbatch]:
-    config = work.config
-    batches = []
-    for start in range(0, config.batch_rows, config.microbatch_rows):
-        rows = min(config.microbatch_rows, config.batch_rows - start)
-        ids = torch.randint(0, work.spec.vocab_size, (rows, tokens_per_row), generator=generator)
-        batches.append(
-            Microbatch(
-                ids=ids,
-                labels=ids,
-                row_indices=tuple(range(start, start + rows)),
-                num_tokens=ids.numel(),
-                num_trained=rows * (tokens_per_row - 1),
-            )
-        )
-    return batches
+    """Rows of one length, arranged as a run would arrange them."""
+    arrangement = Arrangement.of(work.config)
+    shape = (work.config.batch_rows, tokens_per_row)
+    rows = torch.randint(0, work.spec.vocab_size, shape, generator=generator).numpy()
+    groups = arrangement.groups(np.full(len(rows), tokens_per_row))
+    return [
+        make_microbatch([(rows[i], rows[i]) for i in group], group.tolist(), arrangement)
+        for group in groups
+    ]

@@ -8,6 +8,7 @@ import psutil
 from headrace.storage import VolumeConfig, measure_rooms, read_calibration, tightest_group
 
 from .plan import Box
+from .rate_file import read_rates
 from .rates import Rates, VolumeRates, default_rates
 
 # What the machine keeps for everything else when no budget is given.
@@ -20,33 +21,42 @@ def detect_box(*, device: str, volumes: Sequence[str] = ()) -> Box:
     host = int(available_memory() * _HOST_SHARE)
     configs = [VolumeConfig.parse(text) for text in volumes]
     rooms = {room.path: room for room in measure_rooms(configs)}
-    rates = known_rates(device, configs)
     if device == "cuda":
         import torch
 
         free, _ = torch.cuda.mem_get_info()
-        device_bytes = int(free * _DEVICE_SHARE)
         return Box(
-            device=device, device_bytes=device_bytes, host_bytes=host, volumes=rooms, rates=rates
+            device=device,
+            device_bytes=int(free * _DEVICE_SHARE),
+            host_bytes=host,
+            volumes=rooms,
+            rates=known_rates(device, configs, device_name=torch.cuda.get_device_name()),
         )
+    rates = known_rates(device, configs)
     # On the CPU both tiers are main memory: half for each, unless budgets say otherwise.
     half = host // 2
     return Box(device=device, device_bytes=half, host_bytes=half, volumes=rooms, rates=rates)
 
 
-def known_rates(device: str, volumes: Sequence[VolumeConfig]) -> Rates:
-    """What is known of this machine's speed: its volumes as calibrated, the rest as is usual."""
+def known_rates(device: str, volumes: Sequence[VolumeConfig], *, device_name: str = "") -> Rates:
+    """What is known of this machine's speed: what was measured on it, and what is usual besides.
+
+    `device_name` is the GPU's, by its driver: figures of another one do not count.
+    """
+    measured = read_rates(volumes, device_name=device_name) or default_rates(device)
     found = {}
     for volume in volumes:
+        path = str(volume.path)
         calibration = read_calibration(volume.path)
         if calibration is not None:
             slowest = float(volume.throttle_bytes_per_second or "inf")
-            found[str(volume.path)] = VolumeRates(
+            found[path] = VolumeRates(
                 read=min(slowest, calibration.read_bytes_per_second),
                 write=min(slowest, calibration.write_bytes_per_second),
                 mixed=min(slowest, calibration.mixed_bytes_per_second),
+                rated_bytes=measured.rated_bytes.get(path),
             )
-    return replace(default_rates(device), volumes=found)
+    return replace(measured, volumes=found)
 
 
 def available_memory() -> int:

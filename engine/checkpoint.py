@@ -1,12 +1,16 @@
 """The loop's state in a commit: what is needed to go on exactly where the commit was made."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from headrace.storage import TensorStore
 
 from .config import TrainConfig
 from .errors import SettingsChanged
+
+# What runs did before a setting was there, by its name in the numerics key.
+_BEFORE: dict[str, Any] = {"packing": "off", "microbatch_tokens": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class LoopState:
         SettingsChanged when it was made under another numerics key: going on would not give the
         weights that either setting promises.
         """
-        saved = store.metadata["numerics_key"]
+        saved = {**_BEFORE, **store.metadata["numerics_key"]}
         wanted = config.numerics_key
         changed = [
             f"{name} was {saved.get(name)!r}, now {value!r}"
@@ -60,3 +64,12 @@ class LoopState:
                 + ". Start a new job, or give the settings it was started with."
             )
         return cls(**store.metadata["loop"])
+
+
+def as_begun(config: TrainConfig, metadata: Mapping[str, Any]) -> TrainConfig:
+    """The config under which the commit with this metadata can be resumed.
+
+    A run that began before there was a setting goes on as it was, whatever the default is now.
+    """
+    missing = _BEFORE.keys() - metadata["numerics_key"].keys()
+    return replace(config, **{name: _BEFORE[name] for name in missing})

@@ -12,6 +12,7 @@ LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
+Packing = Literal["on", "off"]
 Recompute = Literal["auto", "all", "none"]
 NearTier = Literal["auto", "device", "host"]
 OptimizerDevice = Literal["auto", "device", "host"]
@@ -47,6 +48,8 @@ class TrainConfig:
     eps: float = 1e-8
     batch_rows: int = 8
     microbatch_rows: int = 4
+    packing: Packing = "on"  # rows of a microbatch one behind the other, instead of padded
+    microbatch_tokens: int | None = None  # packed; None: what microbatch_rows of the longest take
     num_epochs: int = 3
     max_steps: int | None = None
     loss_chunk_tokens: int = 256
@@ -79,6 +82,7 @@ class TrainConfig:
     compile_cache: str | None = None  # directory of compiled layers; None: torch's, a temporary one
     prefill: bool = False  # write every extent once at creation, so that later writes are faster
     max_bytes_written: int | None = None  # pause before the volumes have taken more than this
+    calibrate: bool = False  # measure what is not known of drives and compute before planning
     max_wear_share: float | None = None  # refuse a run that takes more of the drives' rated life
 
     def __post_init__(self) -> None:
@@ -100,11 +104,13 @@ class TrainConfig:
             if minutes is not None and not minutes > 0:
                 raise ValueError(f"{name} is {minutes}; wanted more than 0, or nothing")
         for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots",
-                     "max_bytes_written", "early_stop_evals"):  # fmt: skip
+                     "max_bytes_written", "early_stop_evals", "microbatch_tokens"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
         self._check_optimizer_share()
+        if self.packing == "off" and self.microbatch_tokens is not None:
+            raise ValueError("microbatch_tokens is for packed rows, but packing is off")
         if self.max_wear_share is not None and not self.max_wear_share > 0:
             raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         if not 0 < self.learning_rate < 10:

@@ -84,14 +84,16 @@ def host_wait(
     return wait
 
 
-def planned_visits(model: StepModel, placement: Placement, way: Way) -> list[Visit]:
-    """The visits of a step in the middle of a run."""
+def planned_visits(
+    model: StepModel, placement: Placement, way: Way, *, pending: bool | None = None
+) -> list[Visit]:
+    """The visits of a step; of one in the middle of a run where `pending` is not given."""
     return step_visits(
         model.spec,
         placement.tiers,
         placement.keep_layers,
         way,
-        pending=way == "deferred",
+        pending=way == "deferred" if pending is None else pending,
         num_slots=placement.num_slots,
         on_host=placement.on_host,
     )
@@ -170,7 +172,7 @@ def play_visits(
         seconds=played.end + wait,
         phases=phases,
         link_bytes=moved,
-        link_seconds=_link_seconds(moved, drives, model.rates),
+        link_seconds=link_seconds(moved, drives, model.rates),
     )
 
 
@@ -191,13 +193,10 @@ def _add_host(
     return wait
 
 
-def _link_seconds(moved: Mapping[str, int], drives: VolumeRates, rates: Rates) -> dict[str, float]:
-    return {
-        "nvme_read": moved["nvme_read"] / drives.read,
-        "nvme_write": moved["nvme_write"] / drives.write,
-        "h2d": moved["h2d"] / rates.h2d,
-        "d2h": moved["d2h"] / rates.d2h,
-    }
+def link_seconds(moved: Mapping[str, int], drives: VolumeRates, rates: Rates) -> dict[str, float]:
+    """Seconds of each link for these bytes, alone on it; a link that is not named moves none."""
+    speeds = (drives.read, drives.write, rates.h2d, rates.d2h)
+    return {link: moved.get(link, 0) / speed for link, speed in zip(LINKS, speeds, strict=True)}
 
 
 def _busy_by_phase(

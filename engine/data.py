@@ -7,22 +7,22 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headrace.storage import round_up
+
 from .chat import NOT_TRAINED
 from .data_report import DataProblem
+from .packing import Arrangement, step_rows
+from .row_order import Ints
 from .token_files import OFFSETS, REPORT, TOKENS, TRAINED
 
-PAD_TOKEN = 0  # any id will do: padding is never labelled, and no earlier token can see it
-
-Ints = npt.NDArray[np.int64]
+PAD_TOKEN = 0  # any id will do: padding is never labelled, and no token of a row can see it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,14 @@ class TokenDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Microbatch:
-    """Rows that pass a layer together, padded on the right to the longest of them.
+    """Rows that pass a layer together: padded side by side, or packed one behind the other.
 
-    `ids` and `labels` are int64 (rows, tokens); padding has token 0 and label -100. `num_tokens`
-    leaves padding out; `num_trained` counts the labels that are predicted, `labels[:, 1:]`.
+    `ids` and `labels` are int64: (rows, tokens), padded on the right to the longest row, or
+    (1, tokens) when packed; padding has token 0 and label -100. `num_tokens` leaves padding out;
+    `num_trained` counts the labels that are predicted, `labels[:, 1:]`: the first token of a packed
+    row is predicted from nothing, so its label is -100. `lengths` are those of the rows, int64;
+    packed, the padding behind them is one more, and zeros fill up to one more than a step has rows,
+    so that their number never changes a shape.
     """
 
     ids: Tensor
@@ -92,79 +96,77 @@ class Microbatch:
     row_indices: tuple[int, ...]
     num_tokens: int
     num_trained: int
-
-
-def num_steps(num_rows: int, *, batch_rows: int, num_epochs: int, max_steps: int | None) -> int:
-    """Optimizer steps of a run. The last batch of an epoch may be short; `max_steps` caps."""
-    steps = _steps_per_epoch(num_rows, batch_rows) * num_epochs
-    return steps if max_steps is None else min(steps, max_steps)
+    lengths: Tensor
+    packed: bool
 
 
 def step_microbatches(
-    dataset: TokenDataset, *, step: int, batch_rows: int, microbatch_rows: int, seed: int
+    dataset: TokenDataset, arrangement: Arrangement, *, step: int
 ) -> list[Microbatch]:
     """The microbatches of a step, counted from 1: a function of its arguments alone.
 
-    Each epoch goes through all rows in an order of its own. Within the step the longest rows come
-    first, so that rows of like length share padding and memory peaks at the start.
+    Within the step the longest rows come first, so that rows of like length share padding, packed
+    rows leave little room, and memory peaks at the start.
     """
-    epoch, place = divmod(step - 1, _steps_per_epoch(dataset.num_rows, batch_rows))
-    order = epoch_order(dataset.num_rows, seed=seed, epoch=epoch)
-    rows = order[place * batch_rows : (place + 1) * batch_rows]
-    rows = rows[np.argsort(-dataset.lengths[rows], kind="stable")]
+    return _arrange(dataset, arrangement, step_rows(dataset.lengths, arrangement, step))
+
+
+def eval_microbatches(dataset: TokenDataset, arrangement: Arrangement) -> Iterator[Microbatch]:
+    """All rows once: in the order of the file, as many as a step has arranged at a time."""
+    for start in range(0, dataset.num_rows, arrangement.batch_rows):
+        rows = np.arange(start, min(start + arrangement.batch_rows, dataset.num_rows))
+        longest_first = rows[np.argsort(-dataset.lengths[rows], kind="stable")]
+        yield from _arrange(dataset, arrangement, longest_first)
+
+
+def _arrange(dataset: TokenDataset, arrangement: Arrangement, rows: Ints) -> list[Microbatch]:
+    groups = [rows[group].tolist() for group in arrangement.groups(dataset.lengths[rows])]
     return [
-        _microbatch(dataset, rows[start : start + microbatch_rows].tolist())
-        for start in range(0, len(rows), microbatch_rows)
+        make_microbatch([dataset.row(i) for i in group], group, arrangement) for group in groups
     ]
 
 
-def eval_microbatches(dataset: TokenDataset, *, microbatch_rows: int) -> Iterator[Microbatch]:
-    """All rows once, in the order of the file."""
-    for start in range(0, dataset.num_rows, microbatch_rows):
-        yield _microbatch(dataset, range(start, min(start + microbatch_rows, dataset.num_rows)))
-
-
-@lru_cache(maxsize=2)
-def epoch_order(num_rows: int, *, seed: int, epoch: int) -> Ints:
-    """The order of the rows in an epoch (counted from 0), int64: rows sorted by a random key.
-
-    Row i's key is number i of the SplitMix64 stream (Steele, Lea and Flood, 2014) that starts at
-    a mix of seed and epoch. Wrapping uint64 arithmetic and a stable sort have one result on every
-    machine and in every version of numpy, which its own `permutation` does not promise.
-    """
-    start = _splitmix64(_splitmix64(np.uint64(seed)) ^ np.uint64(epoch))
-    order = np.argsort(_splitmix64(np.arange(num_rows, dtype=np.uint64), start), kind="stable")
-    order.setflags(write=False)
-    return order
-
-
-def _splitmix64(index: npt.ArrayLike, start: npt.ArrayLike = 0) -> npt.NDArray[np.uint64]:
-    """Number `index`, counted from 0, of the SplitMix64 stream with that start."""
-    with np.errstate(over="ignore"):
-        z = np.asarray(start, np.uint64) + (
-            np.asarray(index, np.uint64) + np.uint64(1)
-        ) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _steps_per_epoch(num_rows: int, batch_rows: int) -> int:
-    return -(-num_rows // batch_rows)
-
-
-def _microbatch(dataset: TokenDataset, rows: Sequence[int]) -> Microbatch:
-    longest = int(dataset.lengths[list(rows)].max())
-    ids = torch.full((len(rows), longest), PAD_TOKEN, dtype=torch.int64)
-    labels = torch.full((len(rows), longest), NOT_TRAINED, dtype=torch.int64)
-    for place, i in enumerate(rows):
-        row_ids, row_labels = dataset.row(i)
-        ids[place, : len(row_ids)] = torch.from_numpy(row_ids)
-        labels[place, : len(row_ids)] = torch.from_numpy(row_labels)
+def make_microbatch(
+    rows: Sequence[tuple[Ints, Ints]], indices: Sequence[int], arrangement: Arrangement
+) -> Microbatch:
+    """One microbatch of these rows (token ids and labels), in this order."""
+    packed = arrangement.microbatch_tokens is not None
+    ids, labels, lengths = _packed(rows, arrangement) if packed else _padded(rows)
     return Microbatch(
         ids=ids,
         labels=labels,
-        row_indices=tuple(rows),
-        num_tokens=int(dataset.lengths[list(rows)].sum()),
+        row_indices=tuple(indices),
+        num_tokens=sum(len(row_ids) for row_ids, _ in rows),
         num_trained=int((labels[:, 1:] != NOT_TRAINED).sum()),
+        lengths=lengths,
+        packed=packed,
     )
+
+
+def _padded(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Tensor, Tensor, Tensor]:
+    lengths = torch.tensor([len(row_ids) for row_ids, _ in rows])
+    ids, labels = _empty(len(rows), int(lengths.max()))
+    for place, (row_ids, row_labels) in enumerate(rows):
+        ids[place, : len(row_ids)] = torch.from_numpy(row_ids)
+        labels[place, : len(row_ids)] = torch.from_numpy(row_labels)
+    return ids, labels, lengths
+
+
+def _packed(
+    rows: Sequence[tuple[Ints, Ints]], arrangement: Arrangement
+) -> tuple[Tensor, Tensor, Tensor]:
+    lengths = torch.zeros(arrangement.batch_rows + 1, dtype=torch.int64)
+    lengths[: len(rows)] = torch.tensor([len(row_ids) for row_ids, _ in rows])
+    num_tokens = int(lengths.sum())
+    ids, labels = _empty(1, round_up(num_tokens, arrangement.multiple))
+    lengths[len(rows)] = ids.shape[1] - num_tokens
+    ids[0, :num_tokens] = torch.from_numpy(np.concatenate([row_ids for row_ids, _ in rows]))
+    labels[0, :num_tokens] = torch.from_numpy(np.concatenate([labels for _, labels in rows]))
+    labels[0, lengths.cumsum(0)[: len(rows)] - lengths[: len(rows)]] = NOT_TRAINED
+    return ids, labels, lengths
+
+
+def _empty(num_rows: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+    """Ids and labels that are nothing but padding."""
+    ids = torch.full((num_rows, num_tokens), PAD_TOKEN, dtype=torch.int64)
+    return ids, torch.full_like(ids, NOT_TRAINED)

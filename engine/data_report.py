@@ -83,7 +83,7 @@ class DataReport:
     `in_training` (a validation row is a training row too). `formats` counts rows by their format,
     bad ones without a known format aside. `numerics` holds what decides tokens and labels beside
     the rows: `train_on`, `max_seq_len`, `overlong`, `vocab_size`, and the end token and hash of the
-    chat template.
+    chat template. `padding` is what padding would cost in such steps, and packing saves.
     `tokens` and `trained_tokens` count kept rows after truncation; `histogram` maps a number of
     tokens to the rows of at most that length (and more than the entry before), before it.
     `overlong_rows` are the first over-long rows with their tokens. `preview` shows two rows as
@@ -106,6 +106,7 @@ class DataReport:
     preview: tuple[Sequence[Mapping[str, Any]], ...]
     formats: Mapping[RowFormat, int]
     numerics: Mapping[str, Any]
+    padding: Mapping[str, Any]
 
     @property
     def bad_rows(self) -> int:

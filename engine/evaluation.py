@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from .data import Microbatch, TokenDataset, eval_microbatches
 from .forward import evaluate_group
 from .mover import Mover
+from .packing import Arrangement
 from .workspace import Workspace
 
 
@@ -38,7 +39,7 @@ def _groups(work: Workspace, data: TokenDataset) -> Iterator[list[Microbatch]]:
     limit = work.plan.max_step_tokens * layers
     group: list[Microbatch] = []
     tokens = 0
-    for batch in eval_microbatches(data, microbatch_rows=work.config.microbatch_rows):
+    for batch in eval_microbatches(data, Arrangement.of(work.config)):
         if group and tokens + batch.ids.numel() > limit:
             yield group
             group, tokens = [], 0

@@ -13,6 +13,7 @@ from .account import (
     commit_cost,
     money,
     resident_bytes,
+    steps_between_commits,
     wear,
 )
 from .condition import Condition, conditions, step_tokens_needed
@@ -29,6 +30,7 @@ MARGINS: Mapping[Origin, tuple[float, float]] = {
     "described": (0.8, 1.5),
     "default": (0.5, 2.0),
 }
+_NEVER_STEPS = 1e6  # a commit that is due later than this comes with the last step
 RESOURCE_NAMES = {
     "compute": "compute", "drive": "the drive", "h2d": "the link to the device",
     "d2h": "the link from the device", "host": "the processor's updates",
@@ -99,7 +101,7 @@ def forecast(
         ways |= _both_ways(model, placement, drives)
     commit = commit_cost(model, placement, way, drives)
     state = sum(state_bytes(record) for record in model.spec.records)
-    every = config.commit_every_steps
+    every = steps_between_commits(config, step.seconds)
     low, high = MARGINS[rates.origin]
     per_step = Span(
         expected=step.seconds,
@@ -156,7 +158,7 @@ def _job_seconds(
     checkpoint: Written,
     import_seconds: float,
     job: JobSize,
-    every: int,
+    every: float,
 ) -> Span | None:
     """Import, steps, commits and export; evaluations come on top."""
     if job.num_steps is None:
@@ -184,7 +186,7 @@ def _bottlenecks(step: StepCost) -> tuple[str, str]:
     return first, max(then, key=lambda name: then[name])
 
 
-def _sentence(step: StepCost, commit: Written, every: int) -> str:
+def _sentence(step: StepCost, commit: Written, every: float) -> str:
     """What the step waits for, phase by phase, with the seconds."""
     parts = []
     for phase in step.phases:
@@ -195,6 +197,7 @@ def _sentence(step: StepCost, commit: Written, every: int) -> str:
             f"({most:.3g} s; next {RESOURCE_NAMES[second]}, {next_most:.3g} s)"
         )
     if commit.seconds:
-        steps = "step" if every == 1 else f"{every} steps"
-        parts.append(f"a commit of {commit.seconds:.3g} s every {steps}")
+        steps = "every step" if every == 1 else f"every {every:.4g} steps"
+        when = steps if every < _NEVER_STEPS else "at the end"
+        parts.append(f"a commit of {commit.seconds:.3g} s {when}")
     return "; ".join(parts)

@@ -55,7 +55,10 @@ class ForwardCompute:
         for batch in microbatches:
             positions, wanted = targets_of(batch.labels)
             self.targets.append((positions.to(work.device), wanted.to(work.device)))
-        self.positions = [work.module.positions(ids.shape[1]) for ids in self.ids]
+        self.positions = [
+            work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
+            for batch in microbatches
+        ]
         self.hidden: list[Tensor] = []
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """Forward and backward of one resident layer: transformers' own module, bound to slot views."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -8,14 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from . import attention
+from .attention import Documents
 from .config import Compile
 from .families import FAMILIES
 from .hf_config import build_config
-from .masks import causal_mask
-from .model import LAYERS, LayerKind, ModelSpec, RecordLayout
+from .model import LAYERS, ModelSpec, RecordLayout
 
 Weights = Mapping[str, Tensor]
-Positions = Mapping[str, tuple[Tensor, Tensor]]  # by kind of layer: rotary cosines and sines
+# By kind of layer: rotary cosines and sines, (1, tokens, head), and the packed documents.
+Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
+
+_STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
 def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
@@ -38,8 +42,8 @@ def _short_name(name: str) -> str:
 class LayerModule:
     """The decoder layers of each kind and the final norm of a model, without memory of their own.
 
-    Rows are padded on the right and attention is causal, so no real token can attend to padding
-    and nothing need mask it; padded positions compute values that nothing reads.
+    Attention is causal and padding comes last, behind a row or as a document of its own, so no real
+    token attends to it; padded positions compute values that nothing reads.
     """
 
     def __init__(
@@ -55,8 +59,7 @@ class LayerModule:
             f"transformers.models.{self._family.module}.modeling_{self._family.module}"
         )
         self._config = build_config(spec, dtype=dtype)
-        # PyTorch's fused attention knows no softcap.
-        self._config._attn_implementation = "eager" if spec.attention_softcap else "sdpa"
+        self._config._attn_implementation = attention.NAME
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
@@ -67,7 +70,7 @@ class LayerModule:
         self._calls: dict[str, Callable[..., Tensor]] = {}
         for i, kind in enumerate(spec.layer_kinds):
             if kind.name not in self._calls:
-                self._calls[kind.name] = self._build(kind, i, compile)
+                self._calls[kind.name] = self._build(i, compile)
         norm = self._class("RMSNorm")
         with torch.device("meta"):
             self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
@@ -78,34 +81,56 @@ class LayerModule:
     def _class(self, name: str) -> Any:
         return getattr(self._classes, self._family.prefix + name)
 
-    def _build(self, kind: LayerKind, index: int, compile: Compile) -> Callable[..., Tensor]:
-        """What computes a layer of that kind, whose first one has the index."""
+    def _build(self, index: int, compile: Compile) -> Callable[..., Tensor]:
+        """What computes a layer of the kind that the layer with this index has."""
         with torch.device("meta"):
             layer = _frozen(self._class("DecoderLayer")(self._config, layer_idx=index))
-        # Only transformers' own arithmetic wants a mask where plain causality is all there is.
-        explicit = self._config._attn_implementation == "eager"
 
-        def apply(weights: dict[str, Tensor], hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-            mask = causal_mask(hidden, kind.window, additive=explicit)
-            arguments: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": mask}
+        def apply(
+            weights: dict[str, Tensor],
+            hidden: Tensor,
+            cos: Tensor,
+            sin: Tensor,
+            documents: Documents | None,
+        ) -> Tensor:
+            # What a token sees is up to attention.py: no mask is made here.
+            arguments: dict[str, Any] = {
+                "position_embeddings": (cos, sin),
+                "attention_mask": None,
+                "documents": documents,
+            }
             output = functional_call(layer, weights, (hidden,), arguments)
             assert isinstance(output, Tensor)
             return output
 
         return torch.compile(apply, dynamic=compile == "dynamic") if self._compiled else apply
 
-    def positions(self, num_tokens: int) -> Positions:
-        """Rotary cosines and sines of positions 0 … num_tokens - 1, shape (1, tokens, head).
+    def positions(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Positions:
+        """What tells tokens their places, by kind of layer.
 
-        The rotary module is made anew: one that stretches with the longest row it has seen would
-        make the result depend on what came before, and so on where a run was resumed.
+        `lengths` (int64, on the host) are those of the rows, `num_tokens` wide, or of the documents
+        that are packed into one: places start again with each.
         """
-        rotary = self._class("RotaryEmbedding")(self._config).to(self._device)
-        position_ids = torch.arange(num_tokens, device=self._device)[None]
+        documents = Documents.of(lengths, self._device) if packed else None
+        places = torch.arange(num_tokens)[None] if documents is None else documents.position_ids()
+        pieces: Sequence[Tensor] = [places]
+        if _stretches(self._rotary()):
+            pieces = [torch.arange(length)[None] for length in lengths.tolist() if length]
         like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
+
+        def turn(*kind: str) -> tuple[Tensor, Tensor, Documents | None]:
+            parts = [self._rotary()(like, piece.to(self._device), *kind) for piece in pieces]
+            cos, sin = (_join(part, num_tokens, packed) for part in zip(*parts, strict=True))
+            return cos, sin, documents
+
         if self._family.rope_per_kind:
-            return {kind: rotary(like, position_ids, kind) for kind in self._calls}
-        return dict.fromkeys(self._calls, rotary(like, position_ids))
+            return {kind: turn(kind) for kind in self._calls}
+        return dict.fromkeys(self._calls, turn())
+
+    def _rotary(self) -> Any:
+        """The rotary module, made anew: one that stretches with the longest row it has seen would
+        make the result depend on what came before, and so on where a run was resumed."""
+        return self._class("RotaryEmbedding")(self._config).to(self._device)
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         """Input of the first layer, (rows, tokens, hidden); `table` is (vocabulary, hidden)."""
@@ -144,6 +169,21 @@ class LayerModule:
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
+
+
+def _stretches(rotary: Any) -> bool:
+    """Whether what a rotary module makes of a place depends on the length of the row."""
+    found = rotary.rope_type  # one, or one for each kind of layer
+    return any(
+        kind in _STRETCHED for kind in (found.values() if isinstance(found, dict) else [found])
+    )
+
+
+def _join(parts: Sequence[Tensor], num_tokens: int, packed: bool) -> Tensor:
+    """Pieces of (1, tokens, head) behind each other, or one below the other and as wide as all."""
+    if packed:
+        return torch.cat(list(parts), dim=1)
+    return torch.cat([nn.functional.pad(p, (0, 0, 0, num_tokens - p.shape[1])) for p in parts])
 
 
 def _frozen(module: nn.Module) -> nn.Module:

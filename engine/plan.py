@@ -5,17 +5,19 @@ Nothing in a plan changes a bit of the result; the order of a step is in visits.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .account import JobSize, Wear
+from .basis import Basis
 from .config import ClipWay, TrainConfig
 from .forecast import Forecast, forecast
 from .model import ModelSpec
+from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement, choose_way, planned_way
-from .rates import Rates, default_rates
+from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, STATE_BYTES_PER_ELEMENT, Placement, Sizes, Tier
 from .state_record import state_record
 from .step_cost import StepLoad, StepModel
@@ -77,12 +79,13 @@ class Plan:
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     on_host: tuple[int, ...]  # records in host memory that the processor updates there
-    max_step_tokens: int  # padded tokens of the largest step
+    max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
     volume_bytes: int
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
     forecast: Forecast  # what it will take, and wait for
+    basis: Basis  # of the forecast; for the run, not for those who read the plan
 
     @property
     def total_device_bytes(self) -> int:
@@ -100,7 +103,9 @@ class Plan:
             "total_device_bytes": self.total_device_bytes,
             "total_host_bytes": self.total_host_bytes,
         }
-        return {**asdict(self), **totals}
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        del shown["basis"]
+        return {**shown, "forecast": self.forecast.to_dict(), **totals}
 
 
 def make_plan(
@@ -110,17 +115,20 @@ def make_plan(
     longest_row_tokens: int,
     box: Box,
     job: JobSize | None = None,
+    lengths: RowLengths | None = None,
 ) -> Plan:
     """Decide placement, count bytes, predict; raises CannotFit with the numbers.
 
-    `longest_row_tokens` is the longest row of the training and evaluation data. `job`: how long
-    the run is, where that is known; a run that wears the drives more than it may is refused.
+    `longest_row_tokens` is the longest row of the training and evaluation data; where the
+    `lengths` of all are known, what the largest step computes is counted instead of feared. `job`:
+    how long the run is, where that is known; a run that wears the drives more than it may is
+    refused.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
     job = job or JobSize()
-    sizes = Sizes.of(spec, config, longest_row_tokens)
-    rates = box.known_rates()
+    sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
+    rates = box.known_rates().for_shape(shape_key(spec, config))
     drives = rates.drives(list(box.volumes))
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
     model = StepModel(sizes, rates, load)
@@ -155,6 +163,7 @@ def make_plan(
             job=job,
             device_bytes=device_limit,
         ),
+        basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
     plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box))
@@ -184,24 +193,29 @@ def _bytes_by_way(
     }
 
 
-def fit_microbatch_rows(
-    spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box
-) -> int:
-    """The largest microbatch, up to `config.microbatch_rows`, with which the run fits.
+def fit_microbatch(
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    longest_row_tokens: int,
+    box: Box,
+    lengths: RowLengths | None = None,
+) -> TrainConfig:
+    """The config with the largest microbatch, up to its own, with which the run fits.
 
     Microbatches are part of the numerics key, so this is asked once, before the run. Raises
     CannotFit when not even one row fits.
     """
-    rows = min(config.microbatch_rows, config.batch_rows)
+    config = settle_microbatch(config, longest_row_tokens)
     while True:
-        smaller = replace(config, microbatch_rows=rows)
         try:
-            make_plan(spec, smaller, longest_row_tokens=longest_row_tokens, box=box)
-            return rows
+            make_plan(spec, config, longest_row_tokens=longest_row_tokens, box=box, lengths=lengths)
+            return config
         except CannotFit:
-            if rows == 1:
+            smaller = smaller_microbatch(config, longest_row_tokens)
+            if smaller is None:
                 raise
-            rows = rows // 2
+            config = smaller
 
 
 def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:
@@ -210,7 +224,7 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
         raise CannotFit(
             f"the run needs {plan.total_device_bytes * mib:.0f} MiB on the device "
             f"({_largest(plan.device_bytes)}), {device_limit * mib:.0f} MiB given; "
-            f"lower microbatch_rows (now {sizes.config.microbatch_rows}), batch_rows (now "
+            f"lower {_microbatch(sizes.config)}, batch_rows (now "
             f"{sizes.config.batch_rows}) or the length of the rows, or raise device_bytes"
         )
     if plan.total_host_bytes > host_limit:
@@ -220,6 +234,12 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
             + (", or choose clip_mode per_layer or none, which keep no gradients"
                if plan.keep_grads and "host" not in plan.tiers else "")
         )  # fmt: skip
+
+
+def _microbatch(config: TrainConfig) -> str:
+    if config.microbatch_tokens is None:
+        return f"microbatch_rows (now {config.microbatch_rows})"
+    return f"microbatch_tokens (now {config.microbatch_tokens})"
 
 
 def _check_wear(wear: Wear, config: TrainConfig) -> None:

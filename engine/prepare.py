@@ -76,6 +76,8 @@ def prepare_dataset(
     vocab_size: int,
     overlong: Overlong = "error",
     train_on: TrainOn = "assistant",
+    batch_rows: int = 8,
+    microbatch_rows: int = 4,
     index: RowIndex | None = None,
     training: RowIndex | None = None,
     progress: Progress | None = None,
@@ -84,7 +86,8 @@ def prepare_dataset(
 
     Rows stream through; memory grows by some forty bytes a row. `max_seq_len` is in tokens;
     `vocab_size` is the model's, whose ids end below it;
-    `overlong` says what becomes of longer rows, `train_on` what of a row is trained. An `index`
+    `overlong` says what becomes of longer rows, `train_on` what of a row is trained;
+    the report tells what padding would cost in steps of `batch_rows`. An `index`
     that is given takes up the rows; give it as `training` with the validation files, and the rows
     that are in both are counted. `progress` gets bytes read and bytes in all, about
     four times a second; what it raises ends the work and leaves `out_dir` as it was.
@@ -109,7 +112,7 @@ def prepare_dataset(
                     account.take(text)
             meter.end_file(file.size)
         meter.tell()
-        report = account.report(training)
+        report = account.report(training, batch_rows=batch_rows, microbatch_rows=microbatch_rows)
         report.check()
         writer.finish(report.to_dict())
     return report

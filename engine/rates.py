@@ -5,8 +5,11 @@ not own, or, for want of both, those of a usual box of its kind.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
+
+from .config import TrainConfig
+from .model import ModelSpec
 
 Origin = Literal["default", "described", "measured"]
 # Work on every parameter of a record, besides matrix products. `join`: the halves of a master to
@@ -55,6 +58,21 @@ class LayerRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRates:
+    """What was measured for the layers and the head of one shape, dtype and way to compile."""
+
+    measured_at: str
+    layers: tuple[LayerRate, ...]
+    head_flops: float
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` made."""
+        layers = tuple(LayerRate(**one) for one in values["layers"])
+        return cls(**{**values, "layers": layers})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """What a box costs an hour, part by part, in one currency."""
 
@@ -93,6 +111,26 @@ class Rates:
     volumes: Mapping[str, VolumeRates] = field(default_factory=dict)
     prices: Prices | None = None
     unified: bool = False  # the device's memory is the host's
+    shapes: Mapping[str, ShapeRates] = field(default_factory=dict)
+    rated_bytes: Mapping[str, float] = field(default_factory=dict)  # of the drive of each volume
+
+    def for_shape(self, key: str) -> "Rates":
+        """The rates with the layers of that shape (`shape_key`), where it was measured.
+
+        A measured box that has not seen the shape goes by the one that it measured last, and what
+        comes of that is worth no more than a guess.
+        """
+        if not self.shapes:
+            return self
+        found = self.shapes.get(key)
+        chosen = found or max(self.shapes.values(), key=lambda one: one.measured_at)
+        return replace(
+            self,
+            origin="measured" if found else "default",
+            measured_at=chosen.measured_at,
+            layers=chosen.layers,
+            head_flops=chosen.head_flops,
+        )
 
     def flops(self, tokens: int, *, backward: bool) -> float:
         """Operations a second at microbatches of that size, between the nearest known ones."""
@@ -150,8 +188,20 @@ class Rates:
             "default_volume": VolumeRates(**values["default_volume"]),
             "volumes": {path: VolumeRates(**one) for path, one in values["volumes"].items()},
             "prices": None if prices is None else Prices(**prices),
+            "shapes": {
+                key: ShapeRates.from_dict(one) for key, one in values.get("shapes", {}).items()
+            },
         }
         return cls(**{**values, **nested})
+
+
+def shape_key(spec: ModelSpec, config: TrainConfig) -> str:
+    """What the speed of a model's layers depends on, in one word."""
+    return (
+        f"{spec.family} {spec.hidden_size}x{spec.intermediate_size} {spec.num_heads}/"
+        f"{spec.num_kv_heads}x{spec.head_dim} v{spec.vocab_size} {config.compute_dtype} "
+        f"{config.device} compile={config.compile}"
+    )
 
 
 def default_rates(device: str) -> Rates:

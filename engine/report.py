@@ -40,12 +40,17 @@ Poll = Callable[[], StopReason | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
-    """Traffic over one tier edge: payload and padding in bytes, calls, and seconds it was busy."""
+    """Traffic over one tier edge: payload and padding in bytes, calls, and seconds it was busy.
+
+    Beside what was measured, the payload and the seconds that the plan has for this step.
+    """
 
     payload_bytes: int = 0
     padding_bytes: int = 0
     operations: int = 0
     busy_seconds: float = 0.0
+    planned_bytes: int = 0
+    planned_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +65,14 @@ class StepReport:
     clip_factor: float
     learning_rate: float
     skipped: bool  # the gradient was not finite: nothing was updated
-    num_tokens: int  # tokens that went through the model, without padding
+    num_tokens: int  # tokens of the step's rows, without padding
+    num_computed_tokens: int  # what went through the layers: those and the padding
     num_trained_tokens: int  # tokens that the loss counts
     token_accuracy: float
     step_seconds: float
+    planned_seconds: float  # of the step without its commit, for these tokens
+    compute_seconds: float  # the compute stage at work, part of step_seconds
+    planned_compute_seconds: float
     forward_seconds: float
     backward_seconds: float
     optimizer_seconds: float

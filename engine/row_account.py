@@ -12,6 +12,7 @@ import numpy as np
 from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
 from .data_report import DataReport, Overlong, Place, Tally, length_histogram
 from .labels import TrainOn, render_row
+from .packing import padding_account
 from .row_files import RowFile, RowText
 from .row_index import RowIndex
 from .row_types import PlainText, Row, RowFormat, RowProblem
@@ -142,7 +143,9 @@ class RowAccount:
             pieces.append({"text": text, "trained": flag})
         return pieces
 
-    def report(self, training: RowIndex | None) -> DataReport:
+    def report(
+        self, training: RowIndex | None, *, batch_rows: int, microbatch_rows: int
+    ) -> DataReport:
         """The account of all rows taken so far; `training` holds rows that should not recur."""
         lengths = np.diff(np.asarray(self._writer.offsets))
         same = {"duplicate": self._index.duplicates()}
@@ -165,6 +168,9 @@ class RowAccount:
             preview=tuple(self._preview),
             formats=dict(self._formats),
             numerics=self._numerics(),
+            padding=padding_account(
+                lengths, batch_rows=batch_rows, microbatch_rows=microbatch_rows
+            ),
         )
 
     def _numerics(self) -> dict[str, Any]:

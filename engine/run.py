@@ -1,7 +1,7 @@
 """One run from configuration to export: create or resume the store, train, evaluate, export."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +13,14 @@ from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
 from .adamw_cpu import cpu_kernel
 from .box import detect_box
-from .checkpoint import LoopState
+from .calibration import measure_once
+from .checkpoint import LoopState, as_begun
 from .config import TrainConfig
 from .data import TokenDataset
 from .errors import StateLost
 from .hf_config import build_config
 from .model import ModelSpec
+from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
 from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
 from .sizes import MIB
@@ -44,9 +46,15 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     data = TokenDataset.open(Path(config.dataset))
     eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None
-    resumes = has_commit(volumes, name)
+    commit = last_commit(volumes, name)
+    resumes = commit is not None
     refuse_lost_state(run_dir, config, resumes)
-    plan = plan_run(spec, config, data, eval_data, resumes=resumes)
+    lengths = RowLengths(training=data.lengths, evaluation=eval_data.lengths if eval_data else None)
+    config = settle_run(config, lengths, commit, emit)
+    if config.calibrate:
+        most = extent_of(lengths, config).microbatch_tokens
+        measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
+    plan = plan_run(spec, config, lengths, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
     warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -117,20 +125,25 @@ def _finish(trainer: Trainer, outcome: Outcome, export_dir: Path | None) -> RunR
     )
 
 
-def plan_run(
-    spec: ModelSpec,
-    config: TrainConfig,
-    data: TokenDataset,
-    eval_data: TokenDataset | None,
-    *,
-    resumes: bool,
-) -> Plan:
+def settle_run(
+    config: TrainConfig, lengths: RowLengths, commit: Mapping[str, Any] | None, emit: Emit
+) -> TrainConfig:
+    """The config with what these data decide, and as the run began where it goes on."""
+    if commit is not None:
+        begun = as_begun(config, commit)
+        if begun.packing != config.packing:
+            message = "this run began before rows were packed, so it goes on with padded ones"
+            emit(RunEvent(type="message", message=message))
+        config = begun
+    return settle_microbatch(config, lengths.longest)
+
+
+def plan_run(spec: ModelSpec, config: TrainConfig, lengths: RowLengths, *, resumes: bool) -> Plan:
     """The plan for these data on this machine; a store that exists already has its space."""
-    longest = max(data.longest, eval_data.longest if eval_data else 0)
     box = detect_box(device=config.device, volumes=config.volumes)
     if resumes:
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
-    return make_plan(spec, config, longest_row_tokens=longest, box=box)
+    return make_plan(spec, config, longest_row_tokens=lengths.longest, box=box, lengths=lengths)
 
 
 def warn_of_slow_updates(plan: Plan, config: TrainConfig, emit: Emit) -> None:
@@ -167,16 +180,16 @@ def refuse_lost_state(run_dir: Path, config: TrainConfig, resumes: bool) -> None
         )
 
 
-def has_commit(volumes: list[VolumeConfig], name: str) -> bool:
-    """Whether the store exists with a commit; one that never got that far is removed."""
+def last_commit(volumes: list[VolumeConfig], name: str) -> Mapping[str, Any] | None:
+    """Metadata of the store's last commit; a store that never got that far is removed."""
     if not TensorStore.exists(volumes, name=name):
-        return False
+        return None
     try:
-        TensorStore.open(volumes, name=name, read_only=True).close()
+        with TensorStore.open(volumes, name=name, read_only=True) as store:
+            return store.metadata
     except NotCommitted:
         TensorStore.remove(volumes, name=name)
-        return False
-    return True
+        return None
 
 
 def open_or_import(

@@ -15,6 +15,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama-8b-vocab-32k": dict(
         hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=32000, layers=32
     ),
+    "llama3-3b": dict(
+        hidden=3072, intermediate=8192, heads=24, kv_heads=8, vocab=128256, layers=28
+    ),
     "llama3-8b": dict(
         hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128256, layers=32
     ),

@@ -8,11 +8,13 @@ from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
 from .model import ModelSpec, RecordLayout
+from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import attention_bytes, norm_bytes
 
 MIB = 2**20
 STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
+FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
@@ -49,20 +51,31 @@ class Sizes:
 
     spec: ModelSpec
     config: TrainConfig
-    step_tokens: int  # padded tokens of the largest step
-    microbatch_tokens: int
-    row_tokens: int  # the longest row
+    step_tokens: int  # computed tokens of the largest step, padding too
+    microbatch_tokens: int  # of the largest microbatch
+    row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
 
     @classmethod
-    def of(cls, spec: ModelSpec, config: TrainConfig, longest_row_tokens: int) -> "Sizes":
-        """Counts for rows of at most `longest_row_tokens` tokens."""
-        rows = min(config.microbatch_rows, config.batch_rows)
+    def of(
+        cls,
+        spec: ModelSpec,
+        config: TrainConfig,
+        longest_row_tokens: int,
+        lengths: RowLengths | None = None,
+    ) -> "Sizes":
+        """Counts for these rows, or for any rows of at most `longest_row_tokens` tokens."""
+        config = settle_microbatch(config, longest_row_tokens)
+        if lengths is None:
+            extent = Arrangement.of(config).limit(longest_row_tokens)
+        else:
+            extent = extent_of(lengths, config)
+        wide = {"kernel": 0, "mask": extent.microbatch_tokens}
         return cls(
             spec=spec,
             config=config,
-            step_tokens=config.batch_rows * longest_row_tokens,
-            microbatch_tokens=rows * longest_row_tokens,
-            row_tokens=longest_row_tokens,
+            step_tokens=extent.step_tokens,
+            microbatch_tokens=extent.microbatch_tokens,
+            row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
         )
 
     @property
@@ -98,7 +111,8 @@ class Sizes:
     @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        return saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
+        saved = saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
+        return saved + self._masks(self.step_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
@@ -121,7 +135,8 @@ class Sizes:
             "boundary_activations": boundary + 2 * self.hidden_bytes,
             "layer_activations": working_bytes(
                 spec, config, self.microbatch_tokens, self.row_tokens
-            ),
+            )
+            + self._masks(self.microbatch_tokens),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
             # A bounded logit waits with its slope, which is found by way of its square.
@@ -146,6 +161,12 @@ class Sizes:
     def host(self, placement: Placement) -> int:
         """Bytes of host memory."""
         return sum(self.host_parts(placement).values())
+
+    def _masks(self, num_tokens: int) -> int:
+        """Masks of packed microbatches, as flags and as numbers, where a layer needs them."""
+        if packed_way(self.spec, self.config) != "mask":
+            return 0
+        return num_tokens * self.microbatch_tokens * (1 + self.compute_bytes)
 
     def _slots(self, placement: Placement) -> int:
         """The ring's device half; none when every record lives on the device."""
@@ -196,6 +217,16 @@ def keeps_grad_on_device(
     return tiers[record] == "device" or (grad_tier == "device" and record not in on_host)
 
 
+def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:
+    """How documents attend (attention.py): by a kernel, one by one, or all with a mask."""
+    if config.packing == "off":
+        return "each"
+    half = config.device == "cuda" and config.compute_dtype == "bfloat16"
+    if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
+        return "kernel"
+    return "each" if config.compile == "off" else "mask"
+
+
 def state_bytes(record: RecordLayout) -> int:
     """Bytes of a record's state in memory, in whole pages."""
     return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
@@ -212,10 +243,10 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_token
     """Bytes that autograd saves in one layer for `num_tokens` tokens in rows of `row_tokens`.
 
     Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
-    the projections, queries, keys, values and attention output, and four intermediates; the
-    norms' fp32 copies come on top in bf16 compute. Counted from the decoder layer's graph; a
-    compiled layer saves less, since it recomputes what is cheap. What other families save
-    besides is in saved.py.
+    the projections, queries, keys, values and attention output (by document, and joined), and four
+    intermediates; the norms' fp32 copies come on top in bf16 compute. Counted from the decoder
+    layer's graph; a compiled layer saves less, since it recomputes what is cheap. What other
+    families save besides is in saved.py.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]

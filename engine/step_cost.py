@@ -32,9 +32,12 @@ class StepLoad:
         tokens = sizes.step_tokens
         if row_tokens is not None:
             tokens = min(tokens, math.ceil(config.batch_rows * row_tokens))
+        microbatches = math.ceil(config.batch_rows / config.microbatch_rows)
+        if config.packing == "on":
+            microbatches = math.ceil(tokens / sizes.microbatch_tokens)
         return cls(
             tokens=tokens,
-            microbatches=math.ceil(config.batch_rows / config.microbatch_rows),
+            microbatches=microbatches,
             row_tokens=max(1, tokens // config.batch_rows),
             trained_tokens=math.ceil(tokens * trained_share),
         )

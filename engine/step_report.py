@@ -8,7 +8,9 @@ import torch
 
 from headrace.storage import LinkStats
 
+from .cost import StepCost
 from .data import Microbatch
+from .expectation import with_plan
 from .report import LinkReport, StepReport
 from .step import StepOutcome
 from .workspace import Workspace
@@ -39,8 +41,9 @@ class StepClock:
         epoch: float,
         learning_rate: float,
         commit_seconds: float,
+        expected: StepCost,
     ) -> StepReport:
-        """The report of the step that ends now."""
+        """The report of the step that ends now, beside what the plan has for it."""
         times = [t for _, t in outcome.times]
         cuda = self._work.device.type == "cuda"
         return StepReport(
@@ -53,16 +56,20 @@ class StepClock:
             learning_rate=learning_rate,
             skipped=outcome.skipped,
             num_tokens=sum(batch.num_tokens for batch in batches),
+            num_computed_tokens=sum(batch.ids.numel() for batch in batches),
             num_trained_tokens=outcome.num_trained,
             token_accuracy=outcome.num_correct / max(1, outcome.num_trained),
             step_seconds=perf_counter() - self._started,
+            planned_seconds=expected.seconds,
+            compute_seconds=sum(t.compute for t in times),
+            planned_compute_seconds=expected.busy_seconds()["compute"],
             forward_seconds=outcome.forward_seconds,
             backward_seconds=outcome.backward_seconds,
             optimizer_seconds=outcome.optimizer_seconds,
             commit_seconds=commit_seconds,
             stall_read_seconds=sum(t.stall_read for t in times),
             stall_write_seconds=sum(t.stall_write for t in times),
-            links=self._moved(),
+            links=with_plan(self._moved(), expected),
             rss_bytes=psutil.Process().memory_info().rss,
             device_peak_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         )

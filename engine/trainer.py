@@ -9,7 +9,7 @@ from typing import Any
 from headrace.storage import WriteBudgetSpent
 
 from .checkpoint import LoopState
-from .data import Microbatch, TokenDataset, num_steps, step_microbatches
+from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
 from .evaluation import evaluate
@@ -17,11 +17,14 @@ from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
+from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .report import Emit, Poll, RunEvent, StepReport, StopReason
+from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_report import StepClock
+from .step_truth import StepTruth
 from .visits import Way
 from .workspace import Workspace
 
@@ -61,9 +64,11 @@ class Trainer:
         self._steps_per_epoch = num_steps(
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
+        self._arrangement = Arrangement.of(self.config)
         self._warned: set[str] = set()
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
+        self._truth = StepTruth(work, emit)
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -92,14 +97,9 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         clock = StepClock(self.work)
-        batches = step_microbatches(
-            self.data,
-            step=step,
-            batch_rows=self.config.batch_rows,
-            microbatch_rows=self.config.microbatch_rows,
-            seed=self.config.seed,
-        )
+        batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
+        way, owed = self._way(), self._pending is not None
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -109,7 +109,7 @@ class Trainer:
                 scalars=AdamScalars.at(
                     self.state.updates + 1, learning_rate=rate, config=self.config
                 ),
-                way=self._way(),
+                way=way,
                 last_norm=self.state.last_norm,
                 pending=self._pending,
                 another_follows=self._goes_straight_on(step),
@@ -121,6 +121,8 @@ class Trainer:
         self._advance(step, outcome)
 
         def report(commit_seconds: float) -> StepReport:
+            committed = commit_seconds > 0
+            expected = self._truth.expected(batches, way, outcome, owed=owed, committed=committed)
             return clock.report(
                 outcome,
                 batches,
@@ -129,12 +131,15 @@ class Trainer:
                 epoch=step / self._steps_per_epoch,
                 learning_rate=rate,
                 commit_seconds=commit_seconds,
+                expected=expected,
             )
 
         # The commit carries the report: whoever dies before it is in the log, a resume tells it.
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
-        self._emit_report(report(commit_seconds).to_dict())
+        done = report(commit_seconds)
+        self._emit_report(done.to_dict())
+        self._truth.tell(done)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:

@@ -22,7 +22,8 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
 
     batch_size: up to 8 rows, as long as an epoch keeps 50 steps. n_epochs: 3, fewer where that
     would pass 10,000 steps. learning_rate: the multiplier times 1e-5. max_seq_len: what the model
-    can do. gradient_accumulation_steps: microbatches of up to 4 rows.
+    can do. gradient_accumulation_steps: microbatches of up to 4 rows. packing: on, in microbatches
+    of as many tokens as so many of the longest rows take, once the rows are known.
     """
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
@@ -44,6 +45,8 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "gradient_accumulation_steps": min(
             batch, asked.get("gradient_accumulation_steps") or auto_accumulation
         ),
+        "packing": asked.get("packing") or "on",
+        "microbatch_tokens": asked.get("microbatch_tokens"),
         "max_steps": asked.get("max_steps"),
         "max_seq_len": asked.get("max_seq_len") or max_positions,
         "overlong": asked.get("overlong") or "error",
@@ -84,6 +87,8 @@ def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bo
             f"max_seq_len is {longest}; the model takes at most {spec.max_positions} tokens.",
             "max_seq_len",
         )
+    if asked.get("packing") == "off" and asked.get("microbatch_tokens"):
+        raise refuse("microbatch_tokens is for packed rows, but packing is off.", "packing")
     if asked.get("eval_every") and not has_validation:
         raise refuse("eval_every needs a validation_file; there is none.", "eval_every")
     for name in ("early_stopping", "keep_best"):

@@ -41,13 +41,18 @@ class EarlyStopping(Strict):
 
 
 class Limits(Strict):
-    """Bounds at which a job pauses instead of going on."""
+    """Bounds at which a job pauses instead of going on.
+
+    `max_wear_share` is known before: a job that would take more of the drives' rated life is
+    refused.
+    """
 
     path = "limits"
 
     max_hours: Positive | None = None
     max_bytes_written: Bytes | None = None
     min_free_disk: Bytes | None = None
+    max_wear_share: Positive | None = None
 
 
 class Export(Strict):

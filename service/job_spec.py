@@ -13,11 +13,12 @@ from typing import Any
 
 from headrace.engine import (
     CannotFit,
+    JobSize,
     ModelError,
     ModelSpec,
     TrainConfig,
     UnknownFamily,
-    fit_microbatch_rows,
+    fit_microbatch,
     make_plan,
     nearest_fit,
     plan_report,
@@ -87,10 +88,13 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
         hyperparameters=hyperparameters,
         seed=seed,
         train_config_values=values,
-        plan={
-            **estimate_plan(spec, values, site, longest_row_tokens=longest),
-            "total_steps": planned_steps(values, survey.num_rows),
-        },
+        plan=estimate_plan(
+            spec,
+            values,
+            site,
+            longest_row_tokens=longest,
+            num_steps=planned_steps(values, survey.num_rows),
+        ),
         settings=shown_settings(body, values),
         warnings=tuple(find_warnings(body, survey, site)),
     )
@@ -124,6 +128,8 @@ def train_values(
         "weight_decay": settled["weight_decay"],
         "batch_rows": batch,
         "microbatch_rows": math.ceil(batch / accumulation),
+        "packing": settled.get("packing", "on"),  # jobs from before there was a choice have none
+        "microbatch_tokens": settled.get("microbatch_tokens"),
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
@@ -133,6 +139,7 @@ def train_values(
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
         "volumes": site.volumes,
+        "calibrate": site.calibrate,
         **free_values(body),
     }
 
@@ -157,22 +164,29 @@ def read_spec(model_dir: Path, name: str) -> ModelSpec:
 
 
 def estimate_plan(
-    spec: ModelSpec, values: Mapping[str, Any], site: Site, *, longest_row_tokens: int
+    spec: ModelSpec,
+    values: Mapping[str, Any],
+    site: Site,
+    *,
+    longest_row_tokens: int,
+    num_steps: int,
 ) -> dict[str, Any]:
     """The plan for rows of that length. ApiError when it cannot fit: the numbers, and what does."""
+    job = JobSize(num_steps=num_steps)
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
         box = site.box()
-        rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest_row_tokens, box=box)
-        fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
-        plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
+        fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
+        plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
     except CannotFit as e:
         hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
         raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit", hint=hint) from e
     except ValueError as e:
         raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
-    report = plan_report(plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box)
-    return {**report, "longest_row_is_estimate": True}
+    report = plan_report(
+        plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job
+    )
+    return {**report, "total_steps": num_steps, "longest_row_is_estimate": True}
 
 
 def what_fits(

@@ -12,14 +12,16 @@ from headrace.engine import (
     DataProblem,
     DataReport,
     RowIndex,
+    RowLengths,
     RunEvent,
     TrainConfig,
-    fit_microbatch_rows,
+    fit_microbatch,
     load_tokenizer,
     make_plan,
     prepare_dataset,
     prepare_model,
     read_model_spec,
+    settle_microbatch,
 )
 
 from .full_disk import is_full
@@ -80,9 +82,20 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
         tokenizer = load_tokenizer(assets)
         spec = read_model_spec(Path(request.model_dir))
 
+    dataset, valid = job_dir / "dataset", job_dir / "valid" if request.validation_file else None
+    config = TrainConfig.from_dict(
+        {
+            **request.config,
+            "model": request.model_dir,
+            "dataset": str(dataset),
+            "eval_dataset": str(valid) if valid else None,
+            "assets": str(assets),
+            "compile_cache": str(Path(request.cache_dir) / "compiled"),
+        }
+    )
     training = RowIndex()
 
-    def tokenize(file: str, param: str, target: Path) -> DataReport:
+    def tokenize(file: str, param: str, target: Path) -> None:
         first = param == "training_file"
         emit(RunEvent(type="phase", message="tokenizing"))
         with _blaming(param):
@@ -94,41 +107,40 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
                 vocab_size=spec.vocab_size,
                 overlong=request.overlong,  # type: ignore[arg-type]
                 train_on=request.train_on,  # type: ignore[arg-type]
+                batch_rows=config.batch_rows,
+                microbatch_rows=config.microbatch_rows,
                 index=training if first else None,
                 training=None if first else training,
             )
         emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))
         for warning in report.warnings:
             emit(RunEvent(type="message", level="warn", message=f"{param}: {warning}"))
-        return report
 
-    reports = [tokenize(request.training_file, "training_file", job_dir / "dataset")]
-    if request.validation_file:
-        reports.append(tokenize(request.validation_file, "validation_file", job_dir / "valid"))
+    tokenize(request.training_file, "training_file", dataset)
+    if request.validation_file and valid:
+        tokenize(request.validation_file, "validation_file", valid)
     emit(RunEvent(type="phase", message="planning"))
-    config = TrainConfig.from_dict(
-        {
-            **request.config,
-            "model": request.model_dir,
-            "dataset": str(job_dir / "dataset"),
-            "eval_dataset": str(job_dir / "valid") if request.validation_file else None,
-            "assets": str(assets),
-            "compile_cache": str(Path(request.cache_dir) / "compiled"),
-        }
-    )
-    longest = max(report.longest for report in reports)
-    return _fit(config, spec, Box.from_dict(request.box), longest, emit)
+    lengths = RowLengths.read(dataset, valid)
+    return _fit(config, spec, Box.from_dict(request.box), lengths, emit)
 
 
-def _fit(config: TrainConfig, spec: Any, box: Box, longest: int, emit: Emit) -> TrainConfig:
+def _fit(config: TrainConfig, spec: Any, box: Box, lengths: RowLengths, emit: Emit) -> TrainConfig:
+    longest = lengths.longest
+    given: dict[str, Any] = {"longest_row_tokens": longest, "box": box, "lengths": lengths}
     with _blaming(None):
-        rows = fit_microbatch_rows(spec, config, longest_row_tokens=longest, box=box)
-        fitted = TrainConfig.from_dict({**config.to_dict(), "microbatch_rows": rows})
-        plan = make_plan(spec, fitted, longest_row_tokens=longest, box=box)
-    if rows < config.microbatch_rows:
-        message = f"microbatches of {rows} rows, not {config.microbatch_rows}, so that it fits"
+        fitted = fit_microbatch(spec, config, **given)
+        plan = make_plan(spec, fitted, **given)
+    asked = settle_microbatch(config, longest)
+    if fitted != asked:
+        unit = "rows" if fitted.packing == "off" else "tokens"
+        now, before = (getattr(one, f"microbatch_{unit}") for one in (fitted, asked))
+        message = f"microbatches of {now} {unit}, not {before}, so that it fits"
         emit(RunEvent(type="message", level="warn", message=message))
-    shown = {"microbatch_rows": rows, "longest_row_tokens": longest}
+    shown = {
+        "microbatch_rows": fitted.microbatch_rows,
+        "microbatch_tokens": fitted.microbatch_tokens,
+        "longest_row_tokens": longest,
+    }
     message = f"the plan holds for rows of up to {longest} tokens"
     emit(RunEvent(type="plan", message=message, data={**plan.to_dict(), **shown}))
     return fitted
@@ -141,7 +153,8 @@ def describe(param: str, report: DataReport) -> str:
     formats = ", ".join(f"{count} of {name}" if len(counts) > 1 else name for name, count in counts)
     return (
         f"{param}: {report.kept} rows ({formats}){dropped}, {report.tokens} tokens, of which "
-        f"{report.trained_tokens} are trained on; the longest row has {report.longest}"
+        f"{report.trained_tokens} are trained on; the longest row has {report.longest}; packing "
+        f"saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
     )
 
 

@@ -131,7 +131,10 @@ class PrepareLoop:
         spec = read_json(job_dir / "prepared.json")
         assert spec is not None, job_dir
         accumulation = -(-spec["batch_rows"] // spec["microbatch_rows"])
-        settled = job.hyperparameters | {"gradient_accumulation_steps": accumulation}
+        settled = job.hyperparameters | {
+            "gradient_accumulation_steps": accumulation,
+            "microbatch_tokens": spec["microbatch_tokens"],
+        }
         method = {"type": "supervised", "supervised": {"hyperparameters": settled}}
         self._journal.set_fields(job.id, hyperparameters=settled, method=method, phase=None)
         if job.status == "validating_files":

@@ -22,6 +22,7 @@ COLUMNS = (
     "grad_norm",
     "clip_factor",
     "num_tokens",
+    "num_computed_tokens",
     "num_trained_tokens",
     "step_seconds",
 )

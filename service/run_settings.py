@@ -34,6 +34,7 @@ def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
         "commit_every_minutes": durability.get("minutes"),
         "keep_commits": body.get("keep_commits") or 0,
         "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
+        "max_wear_share": (body.get("limits") or {}).get("max_wear_share"),
         "export_dtype": export.get("dtype", "auto"),
     }
 

@@ -42,6 +42,8 @@ class Hyperparameters(Strict):
     max_grad_norm: Positive | None = None
     clip_mode: Literal["exact", "lagged", "per_layer", "none"] | None = None
     gradient_accumulation_steps: Count | None = None
+    packing: Literal["on", "off"] | None = None
+    microbatch_tokens: Count | None = None
     max_steps: Count | None = None
     max_seq_len: Count | None = None
     overlong: Literal["error", "drop", "truncate_left", "truncate_right"] | None = None

@@ -27,7 +27,8 @@ class Settings(BaseSettings):
     without one they lie in the data directory. Where there can be several, one string with commas
     will do. `device_bytes` and `host_bytes` of None mean what the box has. `tokens_file` holds the
     hashes of access tokens; None: tokens.json in the data directory. At `log_level` "debug" every
-    request is logged, else those that change something and those that failed here.
+    request is logged, else those that change something and those that failed here. `calibrate`: the
+    first job measures what is not known yet of drives and compute, some seconds.
     """
 
     model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="forbid", frozen=True)
@@ -43,6 +44,7 @@ class Settings(BaseSettings):
     max_file_bytes: Size = 8 * GIB
     tokens_file: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    calibrate: bool = True
 
     @field_validator("models_dir", "volumes", mode="before")
     @classmethod

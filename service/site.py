@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import pynvml
 
-from headrace.engine import Box, available_memory, detect_box
+from headrace.engine import Box, available_memory, detect_box, known_rates
 from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume
 
 from .errors import ApiError
@@ -40,6 +40,7 @@ class Site:
     host_bytes: int | None
     volumes: tuple[str, ...]
     lent: Mapping[str, int] = field(default_factory=dict)
+    calibrate: bool = False  # the first job measures what is not known yet
     described: Box | None = None  # planned for, in place of this machine
 
     @classmethod
@@ -50,6 +51,7 @@ class Site:
             device_bytes=settings.device_bytes,
             host_bytes=settings.host_bytes,
             volumes=settings.volume_list,
+            calibrate=settings.calibrate,
         )
 
     def on(self, box: Box) -> "Site":
@@ -72,7 +74,9 @@ class Site:
             raise ApiError(503, message, code="no_device", hint=hint)
         free = int(shown[0]["free_bytes"] * DEVICE_SHARE)
         host = box.device_bytes + box.host_bytes  # on a CPU, one memory is split in two
-        return replace(box, device="cuda", device_bytes=free, host_bytes=host)
+        volumes = [VolumeConfig.parse(text) for text in self.volumes]
+        rates = known_rates("cuda", volumes, device_name=shown[0]["name"])
+        return replace(box, device="cuda", device_bytes=free, host_bytes=host, rates=rates)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of this machine, JSON-ready."""

@@ -120,6 +120,7 @@ def step_report(step: int, total: int) -> dict[str, Any]:
         "learning_rate": 1e-4,
         "skipped": False,
         "num_tokens": 100,
+        "num_computed_tokens": 125,
         "num_trained_tokens": 50,
         "token_accuracy": 0.5,
         "step_seconds": 0.5,

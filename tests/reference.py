@@ -1,8 +1,9 @@
 """The oracle: the same fine-tuning in plain PyTorch, with the whole model in memory.
 
-Slower and simpler than the product on purpose. Of the product it takes the batches (data.py) and
-the settings (TrainConfig) alone: model, loss, clipping and AdamW are those of transformers and
-torch, and the learning rate is written out again here.
+Slower and simpler than the product on purpose. Of the product it takes which rows a step has
+(data.py) and the settings (TrainConfig) alone; each row goes through the model by itself. Model,
+loss, clipping and AdamW are those of transformers and torch, and the learning rate is written out
+again here.
 """
 
 import math
@@ -17,8 +18,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from headrace.engine import TokenDataset, TrainConfig
-from headrace.engine.data import Microbatch, eval_microbatches, num_steps, step_microbatches
+from headrace.engine import TokenDataset, TrainConfig, num_steps
+from headrace.engine.data import Microbatch, eval_microbatches, step_microbatches
+from headrace.engine.packing import Arrangement
 
 NamedTensors = dict[str, Tensor]
 
@@ -47,7 +49,7 @@ def train_reference(
     eval_dataset_dir: Path | None = None,
     device: str = "cpu",
 ) -> ReferenceRun:
-    """Fine-tune the model in fp32 on the product's batches, by torch's AdamW.
+    """Fine-tune the model in fp32 on the rows of the product's steps, by torch's AdamW.
 
     A step whose gradient is not finite changes nothing and is no update of AdamW. ValueError for
     settings that plain PyTorch has no counterpart of.
@@ -72,13 +74,7 @@ def train_reference(
     losses, norms, eval_losses = [], [], {}
     for step in range(total + 1):
         if step > 0:
-            batches = step_microbatches(
-                dataset,
-                step=step,
-                batch_rows=config.batch_rows,
-                microbatch_rows=config.microbatch_rows,
-                seed=config.seed,
-            )
+            batches = step_microbatches(dataset, padded(config), step=step)
             losses.append(_accumulate_gradients(model, dataset, batches))
             norms.append(float(clip_grad_norm_(model.parameters(), clip)))
             optimizer.param_groups[0]["lr"] = learning_rate(step, total, config)
@@ -113,6 +109,13 @@ def load_model(model_dir: Path) -> PreTrainedModel:
     return model.eval()
 
 
+def padded(config: TrainConfig) -> Arrangement:
+    """The rows of the settings' steps, whether the product packs them or not."""
+    return Arrangement(
+        seed=config.seed, batch_rows=config.batch_rows, microbatch_rows=config.microbatch_rows
+    )
+
+
 def learning_rate(step: int, total: int, config: TrainConfig) -> float:
     """Rate of step `step` (from 1) of `total`: linear warm-up, then the schedule down towards 0."""
     warmup = math.ceil(config.warmup_ratio * total)
@@ -130,7 +133,8 @@ def learning_rate(step: int, total: int, config: TrainConfig) -> float:
 def evaluate(model: PreTrainedModel, dataset: TokenDataset, *, microbatch_rows: int = 4) -> float:
     """Mean loss per trained token over the whole data set, on the model's device."""
     loss, count = 0.0, 0
-    for batch in eval_microbatches(dataset, microbatch_rows=microbatch_rows):
+    arrangement = Arrangement(seed=0, batch_rows=microbatch_rows, microbatch_rows=microbatch_rows)
+    for batch in eval_microbatches(dataset, arrangement):
         loss += float(_loss_sum(model, dataset, batch))
         count += batch.num_trained
     return loss / count
@@ -183,14 +187,14 @@ def _accumulate_gradients(
 
 
 def _loss_sum(model: PreTrainedModel, dataset: TokenDataset, batch: Microbatch) -> Tensor:
-    """Cross entropy of a microbatch, summed over the labelled tokens that are predicted."""
-    ids, labels = batch.ids.to(model.device), batch.labels.to(model.device)
-    lengths = torch.from_numpy(dataset.lengths[list(batch.row_indices)])
-    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(model.device)
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-    # Over a large vocabulary torch's fp32 log-softmax is off by some 5e-6, more than the rest.
-    logits = logits.double()
-    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+    """Cross entropy of the rows, each by itself, summed over the tokens that are predicted."""
+    total = torch.zeros((), dtype=torch.float64, device=model.device)
+    for i in batch.row_indices:
+        ids, labels = (torch.from_numpy(values).to(model.device) for values in dataset.row(i))
+        # Over a large vocabulary torch's fp32 log-softmax is off by some 5e-6, more than the rest.
+        logits = model(input_ids=ids[None], use_cache=False).logits[0].double()
+        total = total + cross_entropy(logits[:-1], labels[1:], reduction="sum")
+    return total
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> NamedTensors:

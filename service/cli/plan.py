@@ -131,7 +131,7 @@ def _of_shape(
         CannotFit,
         JobSize,
         TrainConfig,
-        fit_microbatch_rows,
+        fit_microbatch,
         make_plan,
         plan_report,
     )  # fmt: skip
@@ -145,8 +145,7 @@ def _of_shape(
     job = JobSize(num_steps=steps)
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **usual, **values})
-        fitting = fit_microbatch_rows(spec, config, longest_row_tokens=tokens, box=box)
-        config = replace(config, microbatch_rows=fitting)
+        config = fit_microbatch(spec, config, longest_row_tokens=tokens, box=box)
         made = make_plan(spec, config, longest_row_tokens=tokens, box=box, job=job)
     except CannotFit as error:
         nearest = _nearest(spec, config, tokens, box)

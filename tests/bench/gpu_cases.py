@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 TOKENS_PER_ROW = 1024
 GIB = 2**30
+DEVICE_BYTES = 131 * GIB  # of 139.8: more than the nine tenths that are taken unasked
 HOST_BYTES = 108 * GIB  # of 125: a machine whose memory grows as it is used shows less at first
 
 
@@ -63,6 +64,7 @@ CASES: dict[str, Case] = {
         peers={"pytorch-checkpoint": 1.3},
         clipped_ratio=0.95,
         steps=3,
+        seconds=200,
     ),
     "12x16k-host": Case(
         shape=_LLAMA,
@@ -94,9 +96,29 @@ CASES: dict[str, Case] = {
         seconds=240,
     ),
     "llama3-8b-32k": Case(shape="llama3-8b", layers=32, rows=32, tflops=400, steps=3, seconds=240),
-    "14b-exact": Case(shape="14b", layers=48, rows=64, steps=2, seconds=300),
+    "14b-exact": Case(
+        shape="14b",
+        layers=48,
+        rows=64,
+        microbatch_rows=8,
+        settings={"device_bytes": DEVICE_BYTES, "loss_chunk_tokens": 1024},
+        steps=2,
+        seconds=300,
+    ),
+    # What does not fit in memory lies on a drive of 64 GiB, in two versions: fewer tokens leave
+    # more of it on the device.
     "32b-q8": Case(
-        shape="32b", layers=64, rows=64, settings={"state_format": "q8"}, steps=2, seconds=400
+        shape="32b",
+        layers=64,
+        rows=16,
+        microbatch_rows=8,
+        settings={
+            "state_format": "q8",
+            "device_bytes": DEVICE_BYTES,
+            "loss_chunk_tokens": 1024,
+        },
+        steps=2,
+        seconds=300,
     ),
     # Not of the table: every contender's code within seconds, on any machine.
     "smoke": Case(

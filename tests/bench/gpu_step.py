@@ -128,7 +128,6 @@ def run_contender(
         "who": who,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_seconds": round(monotonic() - started, 1),
-        "box": _box(CASES[case].device),
         "settings": asdict(CASES[case]),
         "set": arguments.set,
     }
@@ -163,6 +162,7 @@ def measure(case: Case, who: str, arguments: argparse.Namespace) -> dict[str, An
     reserved = torch.cuda.max_memory_reserved() if on_gpu else 0
     return {
         **result,
+        "box": _box(case.device),
         "tflops": flops / 1e12,
         "tokens_per_second": case.tokens / result["step_seconds"],
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0,

@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from headrace.engine import TokenDataset, TrainConfig
 from headrace.engine.data import step_microbatches
+from reference import padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +88,7 @@ def _accumulate(
 
 def _batches(config: TrainConfig, reference: Reference, step: int) -> Iterator[Tensor]:
     """Token ids of each microbatch, (rows, tokens), on the device."""
-    batches = step_microbatches(
-        _open(config.dataset),
-        step=step,
-        batch_rows=config.batch_rows,
-        microbatch_rows=config.microbatch_rows,
-        seed=config.seed,
-    )
+    batches = step_microbatches(_open(config.dataset), padded(config), step=step)
     ids = torch.cat([batch.ids for batch in batches])
     if reference.permutation:
         generator = torch.Generator().manual_seed(1000 * reference.permutation + step)

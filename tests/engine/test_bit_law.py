@@ -15,6 +15,7 @@ from runs import Run, assert_same_state
 from tiny import make_tiny_llama
 
 LENGTHS = [9, 17, 5, 30, 12, 21, 8, 26, 14, 11]
+PACKED = {"microbatch_tokens": 45}  # two or three microbatches a step, of up to four rows
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -23,7 +24,7 @@ def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("origin")
     model = make_tiny_llama(folder / "model", tied=request.param, seed=1)
     dataset = write_dataset(folder / "data", LENGTHS, vocab=384)
-    run = Run(folder / "plain", model, dataset, clip_way="serial", recompute="all")
+    run = Run(folder / "plain", model, dataset, **plain_settings())
     run.go()
     return model, dataset, run
 
@@ -66,7 +67,26 @@ def test_placement_never_changes_a_bit(
 
 
 def plain_settings() -> dict[str, Any]:
-    return {"clip_way": "serial", "recompute": "all"}
+    return {"clip_way": "serial", "recompute": "all", **PACKED}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"state_tier": "host", "commit_every_steps": 2, "recompute": "none"},
+        {"clip_way": "speculative", "num_slots": 2},
+        {"clip_way": "deferred", "commit_every_steps": 3},
+    ],
+    ids=lambda settings: "-".join(f"{k}={v}" for k, v in settings.items()),
+)
+def test_nor_with_rows_side_by_side(origin: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
+    model, dataset, _ = origin
+    plain = {"clip_way": "serial", "recompute": "all", "packing": "off"}
+    one = Run(tmp_path / "one", model, dataset, **plain)
+    other = Run(tmp_path / "other", model, dataset, **{**plain, **settings})
+    one.go()
+    other.go()
+    assert_same_state(one.state(), other.state())
 
 
 @pytest.mark.parametrize("mode", ["lagged", "per_layer", "none"])
@@ -74,8 +94,8 @@ def test_a_factor_known_early_gives_the_same_bits_early_and_late(
     origin: Any, tmp_path: Path, mode: str
 ) -> None:
     model, dataset, _ = origin
-    early = Run(tmp_path / "early", model, dataset, clip_mode=mode)
-    late = Run(tmp_path / "late", model, dataset, clip_mode=mode, state_tier="host")
+    early = Run(tmp_path / "early", model, dataset, clip_mode=mode, **PACKED)
+    late = Run(tmp_path / "late", model, dataset, clip_mode=mode, state_tier="host", **PACKED)
     early.go()
     late.go()
     assert_same_state(early.state(), late.state())
@@ -85,7 +105,7 @@ def test_a_run_that_was_paused_at_every_step_ends_with_the_same_bits(
     origin: Any, tmp_path: Path
 ) -> None:
     model, dataset, plain = origin
-    run = Run(tmp_path, model, dataset)
+    run = Run(tmp_path, model, dataset, **PACKED)
     outcomes = []
     for _ in range(10):
         polls = iter([None, "pause"])
@@ -112,7 +132,7 @@ def emit(event):
     count += 1
     if count == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
-Run(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])).go(emit=emit)
+Run(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), **{packed!r}).go(emit=emit)
 """
 
 
@@ -126,12 +146,12 @@ def test_killed_at_any_event_and_resumed_ends_with_the_same_bits(
     command = [
         sys.executable,
         "-c",
-        _CHILD.format(paths=paths),
+        _CHILD.format(paths=paths, packed=PACKED),
         *map(str, (tmp_path, model, dataset)),
     ]
     killed = subprocess.run([*command, str(kill_at)], env={**os.environ}, check=False)
     assert killed.returncode == -signal.SIGKILL
     events: list[RunEvent] = []
-    run = Run(tmp_path, model, dataset)
+    run = Run(tmp_path, model, dataset, **PACKED)
     assert run.go(emit=events.append).outcome == "succeeded"
     assert_same_state(run.state(), plain.state())

@@ -9,12 +9,12 @@ import pytest
 from headrace.engine.data import (
     Microbatch,
     TokenDataset,
-    epoch_order,
     eval_microbatches,
-    num_steps,
     step_microbatches,
 )
 from headrace.engine.data_report import DataProblem
+from headrace.engine.packing import Arrangement
+from headrace.engine.row_order import epoch_order, num_steps
 from headrace.engine.token_files import new_dataset
 
 LENGTHS = [3, 7, 2, 5, 4, 6, 2, 9, 3, 8]
@@ -33,7 +33,13 @@ def dataset(tmp_path: Path) -> TokenDataset:
 def batches(
     dataset: TokenDataset, step: int, *, batch: int = 4, micro: int = 3
 ) -> list[Microbatch]:
-    return step_microbatches(dataset, step=step, batch_rows=batch, microbatch_rows=micro, seed=7)
+    arrangement = Arrangement(seed=7, batch_rows=batch, microbatch_rows=micro)
+    return step_microbatches(dataset, arrangement, step=step)
+
+
+def evaluated(dataset: TokenDataset, *, batch: int, micro: int) -> list[Microbatch]:
+    arrangement = Arrangement(seed=7, batch_rows=batch, microbatch_rows=micro)
+    return list(eval_microbatches(dataset, arrangement))
 
 
 def test_rows_come_back_as_written(dataset: TokenDataset) -> None:
@@ -57,7 +63,7 @@ def test_a_label_on_the_first_token_is_not_counted(tmp_path: Path) -> None:
     with new_dataset(tmp_path / "data") as writer:
         writer.append([5, 6, 7], [True, False, True])
         writer.finish({"trained_tokens": 1})
-    (made,) = eval_microbatches(TokenDataset.open(tmp_path / "data"), microbatch_rows=2)
+    (made,) = evaluated(TokenDataset.open(tmp_path / "data"), batch=2, micro=2)
     assert made.num_trained == 1
 
 
@@ -133,12 +139,16 @@ def test_longest_rows_of_a_step_come_first(dataset: TokenDataset) -> None:
     assert lengths.tolist() == sorted(LENGTHS, reverse=True)
 
 
-def test_evaluation_goes_through_the_file_in_order(dataset: TokenDataset) -> None:
-    made = list(eval_microbatches(dataset, microbatch_rows=4))
+def test_evaluation_takes_the_rows_of_the_file_in_order_as_many_as_a_step_has(
+    dataset: TokenDataset,
+) -> None:
+    made = evaluated(dataset, batch=4, micro=3)
     assert [microbatch.row_indices for microbatch in made] == [
-        (0, 1, 2, 3),
-        (4, 5, 6, 7),
-        (8, 9),
+        (1, 3, 0),
+        (2,),
+        (7, 5, 4),
+        (6,),
+        (9, 8),
     ]
     assert sum(microbatch.num_tokens for microbatch in made) == dataset.num_tokens
     assert sum(microbatch.num_trained for microbatch in made) == dataset.num_trained_tokens

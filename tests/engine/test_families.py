@@ -26,14 +26,18 @@ def test_every_family_is_tried() -> None:
     assert {case.split("-")[0] for case in CASES} == set(FAMILIES)
 
 
+@pytest.mark.parametrize("packing", ["on", "off"])
 @pytest.mark.parametrize("case", CASES)
-def test_loss_and_every_gradient_are_those_of_transformers(tmp_path: Path, case: str) -> None:
-    """fp32, padded rows in uneven microbatches; with beta1 = 0 the first moment is the gradient."""
+def test_loss_and_every_gradient_are_those_of_transformers(
+    tmp_path: Path, case: str, packing: str
+) -> None:
+    """fp32, uneven microbatches, packed and padded; with beta1 = 0 the first moment is the
+    gradient."""
     folder = write_family(tmp_path / "model", case)
     dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
     run = Run(
         tmp_path, folder, dataset,
-        max_steps=1, batch_rows=5, microbatch_rows=2, beta1=0.0, clip_mode="none",
+        max_steps=1, batch_rows=5, microbatch_rows=2, beta1=0.0, clip_mode="none", packing=packing,
     )  # fmt: skip
     run.go()
     expected = train_reference(folder, dataset, run.config)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch_rows, make_plan
+from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch, make_plan
 from headrace.engine.box import detect_box
 from headrace.engine.shapes import shape_spec
 from headrace.engine.state import state_record
@@ -143,8 +143,9 @@ def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, s
 
 def test_the_microbatch_shrinks_until_it_fits() -> None:
     config = _config(batch_rows=64, microbatch_rows=64, state_tier="nvme", device_bytes=2000 * MIB)
-    rows = fit_microbatch_rows(SPEC, config, longest_row_tokens=256, box=BOX)
-    assert 1 <= rows < 64
+    fitted = fit_microbatch(SPEC, config, longest_row_tokens=256, box=BOX)
+    assert 256 <= (fitted.microbatch_tokens or 0) < 64 * 256
+    make_plan(SPEC, fitted, longest_row_tokens=256, box=BOX)
     with pytest.raises(CannotFit):
         make_plan(SPEC, config, longest_row_tokens=256, box=BOX)
 

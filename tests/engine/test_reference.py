@@ -18,6 +18,7 @@ from reference import (
     evaluate,
     learning_rate,
     load_model,
+    padded,
     read_checkpoint,
     relative_differences,
     train_reference,
@@ -100,9 +101,7 @@ def gradients_row_by_row(
     model: LlamaForCausalLM, dataset: TokenDataset, config: TrainConfig, *, step: int
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss of a step and its gradients, from unpadded rows one by one."""
-    (batch,) = step_microbatches(
-        dataset, step=step, batch_rows=4, microbatch_rows=4, seed=config.seed
-    )
+    (batch,) = step_microbatches(dataset, padded(config), step=step)
     losses = []
     for i in batch.row_indices:
         ids, labels = (torch.from_numpy(values) for values in dataset.row(i))

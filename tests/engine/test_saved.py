@@ -18,25 +18,29 @@ CONFIG = TrainConfig(model="m", dataset="d")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(case: str, dtype: str) -> None:
+def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(
+    case: str, packed: bool, dtype: str
+) -> None:
     config_class = CONFIG_MAPPING[case.split("-")[0]]
     spec = spec_from_config(config_class(**SHARED, **CASES[case]).to_dict())
-    held = held_bytes(spec, getattr(torch, dtype))
+    held = held_bytes(spec, getattr(torch, dtype), packed=packed)
     settings = replace(CONFIG, compute_dtype=dtype)  # type: ignore[arg-type]
     counted = saved_bytes(spec, settings, ROWS * TOKENS, TOKENS)
     assert 0.7 * counted < held <= counted
 
 
-def held_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
     """Bytes that the graph of the greediest layer keeps, weights and positions left out."""
     module = LayerModule(spec, device=torch.device("cpu"), dtype=dtype)
-    positions = module.positions(TOKENS)
+    shape = (1, ROWS * TOKENS) if packed else (ROWS, TOKENS)
+    positions = module.positions(shape[1], torch.tensor([TOKENS] * ROWS), packed=packed)
     most = 0
     for layout in spec.of_kind("layer"):
         flat = torch.randn(layout.num_elements).to(dtype)
         weights = trainable(param_views(flat, layout))
-        hidden = torch.randn(ROWS, TOKENS, spec.hidden_size).to(dtype).requires_grad_()
+        hidden = torch.randn(*shape, spec.hidden_size).to(dtype).requires_grad_()
         held: dict[int, int] = {}
 
         def keep(tensor: torch.Tensor, held: dict[int, int] = held) -> torch.Tensor:
@@ -46,9 +50,9 @@ def held_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             output = module.forward(layout, weights, hidden, positions)
         held.pop(flat.untyped_storage().data_ptr(), None)
-        for shared in positions.values():
-            for tensor in shared:
-                held.pop(tensor.untyped_storage().data_ptr(), None)
+        for cos, sin, _ in positions.values():
+            held.pop(cos.untyped_storage().data_ptr(), None)
+            held.pop(sin.untyped_storage().data_ptr(), None)
         most = max(most, sum(held.values()))
         del output
     return most

@@ -72,11 +72,18 @@ def test_calibrate_leaves_its_figures_on_the_volume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import headrace.storage.calibrate  # noqa: F401  so that there is something to cut short
+    from headrace.engine import measure_box, measure_shape
 
     monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.4)
-    code, [found] = run_json(
-        capsys, "calibrate", "--volume", f"{tmp_path}:600MB", "--data-dir", tmp_path / "data"
-    )
+    monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16,)})
+    monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14})
+    code, said = run_json(
+        capsys, "calibrate", "--volume", f"{tmp_path}:600MB", "--data-dir", tmp_path / "data",
+        "--device", "cpu", "--shape", "tiny",
+    )  # fmt: skip
+    (found,) = said["volumes"]
     assert code == Exit.OK and found["volume"].startswith(str(tmp_path))
+    assert json.loads((tmp_path / ".headrace-rates.json").read_text())["rates"]["shapes"]
+    assert said["compute"]["h2d"] > 0
     kept = json.loads((tmp_path / ".headrace-calibration.json").read_text())
     assert kept["read_bytes_per_second"] == found["read_bytes_per_second"] > 0

@@ -174,7 +174,7 @@ def test_a_plan_of_the_exact_format_stands_where_its_row_of_the_table_does(
     """The plan counts every record and visit; the table only bytes a parameter."""
     asked = ("--shape", "llama3-70b", "--rows", 512, "--microbatch-rows", 4, "--tokens", 128)
     settings = [f"--set={text}" for text in ("clip_mode=per_layer", "state_tier=nvme",
-                                             "recompute=all")]  # fmt: skip
+                                             "recompute=all", "num_slots=3")]  # fmt: skip
     code, found = run("--box", box_file(tmp_path), *asked, *settings, "--steps", 100)
     assert code == Exit.OK
     forecast = found["plan"]["forecast"]

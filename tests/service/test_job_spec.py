@@ -77,6 +77,8 @@ def test_everything_left_open_is_settled_and_makes_a_config(
     assert job.method["supervised"]["hyperparameters"] == shown
     config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
     assert (config.num_epochs, config.batch_rows, config.microbatch_rows) == (3, 2, 2)
+    assert (config.packing, config.microbatch_tokens) == ("on", None)
+    assert job.plan["microbatch_tokens"] == 2 * job.plan["longest_row_tokens"]
     assert config.compute_dtype == "float32" and config.seed == job.seed
     assert job.plan["total_device_bytes"] > 0 and job.plan["longest_row_is_estimate"]
     assert job.warnings == ()
@@ -122,6 +124,8 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "n_epochs": 2,
         "batch_size": 10,
         "gradient_accumulation_steps": 5,
+        "packing": "on",
+        "microbatch_tokens": 100,
         "learning_rate": 2e-4,
         "lr_scheduler": "cosine",
         "warmup_ratio": 0.1,
@@ -150,6 +154,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.learning_rate, config.lr_schedule, config.warmup_ratio) == (2e-4, "cosine", 0.1)
     assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "none")
     assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
+    assert (config.packing, config.microbatch_tokens) == ("on", 100)
     assert (config.checkpoint_every_steps, config.keep_last) == (2, 4)
     assert (config.keep_best, config.checkpoint_every_minutes) == (2, 30)
     assert (config.early_stop_evals, config.early_stop_delta) == (3, 0.01)
@@ -195,6 +200,7 @@ def test_large_data_get_fewer_epochs() -> None:
     [
         ({"max_seq_len": 4096}, "max_seq_len"),
         ({"eval_every": 5}, "eval_every"),
+        ({"packing": "off", "microbatch_tokens": 64}, "packing"),
         ({"learning_rate": 1e-4, "learning_rate_multiplier": 3.0}, "learning_rate_multiplier"),
     ],
 )
@@ -203,6 +209,14 @@ def test_what_cannot_be_done_is_refused_naming_the_field(
 ) -> None:
     error = refusal(model_dir, write_rows(tmp_path / "t.jsonl", 9), asked)
     assert error.param == f"method.supervised.hyperparameters.{param}"
+
+
+def test_rows_are_packed_unless_a_job_wants_them_padded(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 20)
+    assert resolve(model_dir, rows, {"packing": "auto"}).hyperparameters["packing"] == "on"
+    job = resolve(model_dir, rows, {"packing": "off"})
+    assert job.train_config_values["packing"] == "off"
+    assert job.plan["microbatch_tokens"] is None
 
 
 def test_unknown_hyperparameter_is_refused_with_a_suggestion(

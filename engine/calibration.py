@@ -1,0 +1,96 @@
+"""Calibration: what drives and compute can do here, measured once and kept on the first volume."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from headrace.storage import (
+    NoSpace,
+    VolumeConfig,
+    VolumeWear,
+    calibrate_volume,
+    drive_health,
+    read_calibration,
+)
+
+from .config import TrainConfig
+from .measure_box import measure_box
+from .measure_shape import measure_shape
+from .model import ModelSpec
+from .rate_file import read_rates, write_rates
+from .rates import Rates, shape_key
+from .report import Emit, RunEvent
+
+
+def device_name(device: str) -> str:
+    """The GPU's name as its driver gives it; empty on the CPU."""
+    return torch.cuda.get_device_name() if device == "cuda" else ""
+
+
+def calibrate_compute(
+    spec: ModelSpec,
+    config: TrainConfig,
+    volumes: Sequence[VolumeConfig],
+    *,
+    full: bool = False,
+    microbatch_tokens: int | None = None,
+    rated_bytes: float | None = None,
+) -> Rates:
+    """Measure copies, memory, the optimizer and this model's layers; keep it on the first volume.
+
+    Takes some seconds, with `full` some tens. Layers are timed up to `microbatch_tokens`. Shapes
+    that were measured before on this hardware are kept. `rated_bytes` is what each volume's drive
+    may be written in its life, where its maker is asked rather than the drive.
+    """
+    name = device_name(config.device)
+    known = read_rates(volumes, device_name=name)
+    rates = measure_box(config.device, full=full)
+    shape = measure_shape(spec, config, full=full, most_tokens=microbatch_tokens)
+    shapes = dict(known.shapes) if known else {}
+    rates = replace(
+        rates,
+        name=name,
+        shapes={**shapes, shape_key(spec, config): shape},
+        rated_bytes=_ratings(volumes, rated_bytes, known),
+    )
+    write_rates(volumes, rates, device_name=name)
+    return rates
+
+
+def _ratings(
+    volumes: Sequence[VolumeConfig], given: float | None, known: Rates | None
+) -> dict[str, float]:
+    """Rated bytes by volume: as given, as the drive tells, or as was known before."""
+    found = dict(known.rated_bytes) if known else {}
+    for volume in volumes:
+        health = drive_health(volume.path)
+        told = VolumeWear(path=str(volume.path), store_written_bytes=0, health=health).rated_bytes
+        if (rated := given or told) is not None:
+            found[str(volume.path)] = rated
+    return found
+
+
+def measure_once(
+    spec: ModelSpec,
+    config: TrainConfig,
+    volumes: Sequence[VolumeConfig],
+    *,
+    microbatch_tokens: int,
+    emit: Emit,
+) -> None:
+    """Measure what is not known yet of the volumes and of this model's layers, and say so.
+
+    5 seconds for each volume, a few for the rest. A volume without room for it goes unmeasured.
+    """
+    for volume in volumes:
+        if read_calibration(volume.path) is None:
+            emit(RunEvent(type="phase", message=f"measuring volume {volume.path}"))
+            try:
+                calibrate_volume(volume)
+            except NoSpace as error:
+                emit(RunEvent(type="message", level="warn", message=f"not measured: {error}"))
+    known = read_rates(volumes, device_name=device_name(config.device))
+    if known is None or shape_key(spec, config) not in known.shapes:
+        emit(RunEvent(type="phase", message="measuring this machine with the model's layers"))
+        calibrate_compute(spec, config, volumes, microbatch_tokens=microbatch_tokens)

@@ -1,0 +1,71 @@
+"""What was measured of this machine, kept on the first volume beside the volume's own figures.
+
+The figures hold for the hardware that they were taken on: the file names it, and on another machine
+it counts as absent. No torch.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from headrace.storage import VolumeConfig
+
+from .rates import Rates
+
+FILE_NAME = ".headrace-rates.json"
+GIB = 2**30
+
+
+def hardware(device_name: str = "") -> dict[str, str | int]:
+    """What the rates depend on: processor, its cores, memory, the device and the torch in use."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / GIB),
+        "device": device_name,
+        "torch": _torch_version(),
+    }
+
+
+def read_rates(volumes: Sequence[VolumeConfig], *, device_name: str = "") -> Rates | None:
+    """The rates measured on this hardware; None when there are none that can be read."""
+    for volume in volumes[:1]:
+        try:
+            values = json.loads((volume.path / FILE_NAME).read_bytes())
+            if values["hardware"] == hardware(device_name):
+                return Rates.from_dict(values["rates"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+    return None
+
+
+def write_rates(volumes: Sequence[VolumeConfig], rates: Rates, *, device_name: str = "") -> None:
+    """Keep the rates, in place of older ones. Volumes have figures of their own, left out here."""
+    kept = replace(rates, volumes={}, prices=None)
+    text = json.dumps({"hardware": hardware(device_name), "rates": asdict(kept)}, indent=1)
+    path = volumes[0].path / FILE_NAME
+    half = path.with_name(f"{FILE_NAME}.new")
+    half.write_text(text + "\n", encoding="utf-8")
+    half.rename(path)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def _torch_version() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,53 @@
+"""Plan and measurement side by side: what each step should have taken, and when it does not."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from .cost import StepCost
+from .data import Microbatch
+from .expectation import DriftWatch, Expectation
+from .report import Emit, Level, RunEvent, StepReport
+from .step import StepOutcome
+from .step_cost import StepLoad
+from .visits import Way
+from .workspace import Workspace
+
+
+class StepTruth:
+    """Holds the steps of a run against its plan."""
+
+    def __init__(self, work: Workspace, emit: Emit) -> None:
+        self._config = work.config
+        self._expectation = Expectation(work.spec, work.plan)
+        self._watch = DriftWatch(work.plan.basis.rates)
+        self._emit = emit
+
+    def expected(
+        self,
+        batches: Sequence[Microbatch],
+        way: Way,
+        outcome: StepOutcome,
+        *,
+        owed: bool,
+        committed: bool,
+    ) -> StepCost:
+        """What the plan has for this step. `owed`: it made the update of the step before."""
+        load = StepLoad(
+            tokens=sum(batch.ids.numel() for batch in batches),
+            microbatches=len(batches),
+            row_tokens=max(batch.ids.shape[1] for batch in batches),
+            trained_tokens=outcome.num_trained,
+        )
+        lost = way == "speculative" and self._config.clip_mode == "exact" and outcome.clipped
+        return self._expectation.step(load, way, pending=owed, redone=lost, committed=committed)
+
+    def tell(self, report: StepReport) -> None:
+        """Say when steps take longer or shorter than was planned by measured rates, and why."""
+        drift = self._watch.look(report)
+        if drift is None:
+            return
+        level: Level = "warn" if drift.share > 0 else "info"
+        data = {"drift": asdict(drift)}
+        self._emit(
+            RunEvent(type="message", level=level, message=str(drift), step=report.step, data=data)
+        )

@@ -1,0 +1,131 @@
+"""What is measured of compute is kept with the hardware it holds for, and plans go by it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine import (
+    Box,
+    JobSize,
+    RunEvent,
+    TrainConfig,
+    known_rates,
+    make_plan,
+    measure_box,
+    measure_shape,
+    rate_file,
+    shape_spec,
+)
+from headrace.engine.calibration import calibrate_compute, measure_once
+from headrace.engine.rates import LayerRate, ShapeRates, default_rates, shape_key
+from headrace.storage import VolumeConfig, calibrate_volume, read_calibration
+
+SPEC = shape_spec("tiny", layers=1)
+CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest measurement that is one."""
+    for module in (measure_box, measure_shape):
+        monkeypatch.setattr(module, "PART_SECONDS", {False: 0.0, True: 0.0})
+    monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
+    monkeypatch.setattr(measure_box, "COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
+    monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14, "cuda": 2**14})
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory: pytest.TempPathFactory) -> VolumeConfig:
+    return VolumeConfig(path=tmp_path_factory.mktemp("volume"))
+
+
+def test_what_is_measured_is_found_again_by_shape(volume: VolumeConfig) -> None:
+    measured = calibrate_compute(SPEC, CONFIG, [volume])
+    found = known_rates("cpu", [volume])
+    assert found.shapes == measured.shapes and found.h2d == measured.h2d
+    mine = found.for_shape(shape_key(SPEC, CONFIG))
+    assert mine.origin == "measured" and [one.tokens for one in mine.layers] == [16, 32]
+    assert all(one.forward_flops > 0 and one.backward_flops > 0 for one in mine.layers)
+    assert mine.head_flops is not None and mine.head_flops > 0
+    assert set(mine.work) == {"join", "accumulate", "finish", "update", "host_update"}
+
+
+def test_a_shape_that_was_not_measured_goes_by_another_and_is_no_measurement(
+    volume: VolumeConfig,
+) -> None:
+    calibrate_compute(SPEC, CONFIG, [volume])
+    other = replace(CONFIG, compute_dtype="bfloat16")
+    guessed = known_rates("cpu", [volume]).for_shape(shape_key(SPEC, other))
+    assert guessed.origin == "default" and guessed.layers[0].tokens == 16
+
+
+def test_figures_of_other_hardware_do_not_count(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrate_compute(SPEC, CONFIG, [volume])
+    assert known_rates("cpu", [volume]).origin == "measured"
+    monkeypatch.setattr(rate_file, "_processor", lambda: "another one")
+    assert known_rates("cpu", [volume]).origin == "default"
+    assert known_rates("cpu", [volume], device_name="NVIDIA H200").origin == "default"
+
+
+def test_a_rating_that_was_given_is_what_wear_is_a_share_of(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.2)
+    calibrate_volume(volume)
+    calibrate_compute(SPEC, CONFIG, [volume], rated_bytes=1e12)
+    calibrate_compute(SPEC, CONFIG, [volume])  # a later one forgets nothing
+    path = str(volume.path)
+    rates = known_rates("cpu", [volume])
+    box = Box(device="cpu", device_bytes=2**32, host_bytes=2**32, volumes={path: 2**40},
+              rates=rates)  # fmt: skip
+    plan = make_plan(SPEC, CONFIG, longest_row_tokens=16, box=box, job=JobSize(num_steps=10))
+    wear = plan.forecast.wear
+    assert wear.rated_bytes == 1e12 and wear.share == pytest.approx(wear.job_bytes / 1e12)  # type: ignore[operator]
+
+
+def test_a_plan_goes_by_what_was_measured() -> None:
+    """The same run on a box whose layers are ten times faster: compute takes a tenth."""
+    slow = LayerRate(tokens=64, forward_flops=1e9, backward_flops=1e9)
+    fast = LayerRate(tokens=64, forward_flops=1e10, backward_flops=1e10)
+
+    def compute(rate: LayerRate) -> float:
+        shape = ShapeRates(measured_at="now", layers=(rate,), head_flops=rate.forward_flops)
+        rates = replace(
+            default_rates("cpu"), origin="measured", shapes={shape_key(SPEC, CONFIG): shape},
+            work=dict.fromkeys(default_rates("cpu").work, 1e15), device_memory=1e15, h2d=1e15,
+            d2h=1e15,
+        )  # fmt: skip
+        box = Box(device="cpu", device_bytes=2**32, host_bytes=2**32, volumes={"/d": 2**40},
+                  rates=rates)  # fmt: skip
+        plan = make_plan(SPEC, CONFIG, longest_row_tokens=64, box=box)
+        assert plan.forecast.origin == "measured"
+        return plan.forecast.step.busy_seconds()["compute"]
+
+    assert compute(slow) == pytest.approx(10 * compute(fast), rel=1e-6)
+
+
+def test_the_first_job_measures_and_the_second_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.2)
+    volume = VolumeConfig(path=tmp_path)
+    events: list[RunEvent] = []
+
+    def measure(**settings: Any) -> list[str]:
+        events.clear()
+        config = replace(CONFIG, **settings)
+        measure_once(SPEC, config, [volume], microbatch_tokens=16, emit=events.append)
+        return [event.message for event in events]
+
+    assert [text.split()[1] for text in measure()] == ["volume", "this"]
+    assert read_calibration(tmp_path) is not None
+    assert measure() == []
+    # Another dtype makes other layers; the drive stays the same.
+    assert [text.split()[1] for text in measure(compute_dtype="bfloat16")] == ["this"]
+    kept = json.loads((tmp_path / rate_file.FILE_NAME).read_text())["rates"]["shapes"]
+    assert len(kept) == 2
