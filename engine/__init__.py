@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 from .config import TrainConfig
 from .errors import NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
-from .report import OUTCOME_OF, LinkReport, RunEvent, RunResult, StepReport, StopReason
+from .report import (
+    OUTCOME_OF,
+    LinkReport,
+    Look,
+    RunEvent,
+    RunResult,
+    StepReport,
+    StopReason,
+    Traffic,
+    Watch,
+)
 
 if TYPE_CHECKING:
     from .account import JobSize
@@ -103,6 +113,7 @@ __all__ = [
     "FormCheck",
     "JobSize",
     "LinkReport",
+    "Look",
     "ModelError",
     "ModelSpec",
     "NotFinite",
@@ -123,8 +134,10 @@ __all__ = [
     "StepReport",
     "StopReason",
     "TokenDataset",
+    "Traffic",
     "TrainConfig",
     "UnknownFamily",
+    "Watch",
     "available_memory",
     "bench_step",
     "calibrate_compute",

@@ -1,4 +1,4 @@
-"""AdamW on one record, in place on its four components, as a fixed list of IEEE fp32 operations.
+"""AdamW on exact elements, in place on their four components, a fixed list of IEEE fp32 operations.
 
 Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in the order of PyTorch's
 AdamW. Every operation rounds once to fp32 (no fused multiply-add) and every scalar is rounded to
@@ -6,7 +6,7 @@ fp32 once, on the host, so that any device that follows IEEE 754 gives the same 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from .state import CHUNK_ELEMENTS, StateViews, join_master, split_master
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamScalars:
-    """The scalars of one optimizer step, each rounded once to fp32."""
+    """The scalars of one optimizer step, each rounded once to fp32, and what keys its rounding."""
 
     beta1: float
     one_minus_beta1: float
@@ -28,6 +28,8 @@ class AdamScalars:
     decay: float  # 1 - rate * weight_decay
     step_size: float  # rate / (1 - beta1 ** t)
     root_scale: float  # 1 / sqrt(1 - beta2 ** t)
+    seed: int = 0
+    update: int = 0
 
     @classmethod
     def at(cls, update: int, *, learning_rate: float, config: TrainConfig) -> "AdamScalars":
@@ -42,7 +44,12 @@ class AdamScalars:
             "step_size": learning_rate / (1 - config.beta1**update),
             "root_scale": 1 / math.sqrt(1 - config.beta2**update),
         }
-        return cls(**{name: float(np.float32(value)) for name, value in exact.items()})
+        rounded = {name: float(np.float32(value)) for name, value in exact.items()}
+        return cls(**rounded, seed=config.seed, update=update)
+
+    def floats(self) -> dict[str, float]:
+        """The fp32 scalars by name, in the order of the operations' arguments."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.type is float}
 
 
 def adamw_torch(
@@ -64,21 +71,28 @@ def adamw_torch(
         gc.copy_(g)
         gc *= factor
         join_master(hi, lo, p)
-        p *= scalars.decay
-        torch.mul(gc, scalars.one_minus_beta1, out=t)
-        m *= scalars.beta1
-        m += t
-        torch.mul(gc, gc, out=t)
-        t *= scalars.one_minus_beta2
-        v *= scalars.beta2
-        v += t
-        _sqrt(v, t)
-        t *= scalars.root_scale
-        t += scalars.eps
-        torch.div(m, t, out=t)
-        t *= scalars.step_size
-        p -= t
+        adamw_operations(p, m, v, gc, t, scalars)
         split_master(p, hi, lo)
+
+
+def adamw_operations(
+    p: Tensor, m: Tensor, v: Tensor, g: Tensor, scratch: Tensor, scalars: AdamScalars
+) -> None:
+    """The update of weights `p` and moments `m`, `v` with gradient `g`, all fp32, in place."""
+    p *= scalars.decay
+    torch.mul(g, scalars.one_minus_beta1, out=scratch)
+    m *= scalars.beta1
+    m += scratch
+    torch.mul(g, g, out=scratch)
+    scratch *= scalars.one_minus_beta2
+    v *= scalars.beta2
+    v += scratch
+    _sqrt(v, scratch)
+    scratch *= scalars.root_scale
+    scratch += scalars.eps
+    torch.div(m, scratch, out=scratch)
+    scratch *= scalars.step_size
+    p -= scratch
 
 
 def _sqrt(values: Tensor, out: Tensor) -> None:

@@ -4,7 +4,7 @@ Both forms give the bits of `adamw_torch`. Which one there is depends on numba a
 first event and `headrace doctor` say which.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from .adamw import AdamScalars, adamw_torch
+from .adamw_compact import adamw_matrices_torch
 from .cores import usable_cores
 from .ranges import RangePool
-from .state import StateViews
+from .state import LayerViews, MatrixViews, RecordViews, StateViews
 
 fused: Any
 _missing = ""
@@ -45,7 +46,7 @@ def cpu_kernel() -> CpuKernel:
 
 
 def adamw_cpu(
-    state: StateViews,
+    state: RecordViews,
     grad: Tensor,
     factor: float,
     scalars: AdamScalars,
@@ -57,6 +58,10 @@ def adamw_cpu(
     `grad` is flat fp32 or bf16 in host memory, of the components' length; `factor` an fp32 value.
     """
     pool = pool or _all_cores()
+    if isinstance(state, LayerViews):
+        count = state.matrices.hi.numel()
+        compact_chunked(pool, state.matrices, grad[:count], factor, scalars)
+        state, grad = state.vectors, grad[count:]
     if fused is None:
         adamw_chunked(pool, state, grad, factor, scalars)
     else:
@@ -81,7 +86,7 @@ def adamw_fused(
         state.exp_avg_sq.numpy(),
         (grad.view(torch.int16) if bf16 else grad).numpy(),
     )
-    values = [np.float32(value) for value in (factor, *astuple(scalars))]
+    values = [np.float32(value) for value in (factor, *scalars.floats().values())]
     pool.run(grad.numel(), lambda start, stop: kernel(*arrays, start, stop, *values))
 
 
@@ -95,5 +100,17 @@ def adamw_chunked(
         parts = (state.hi, state.lo, state.exp_avg, state.exp_avg_sq)
         piece = StateViews(*(part[start:stop] for part in parts))
         adamw_torch(piece, grad[start:stop], scale, scalars, chunk=TWIN_CHUNK)
+
+    pool.run(grad.numel(), work)
+
+
+def compact_chunked(
+    pool: RangePool, state: MatrixViews, grad: Tensor, factor: float, scalars: AdamScalars
+) -> None:
+    """The update of matrices by the twin, a cache's worth at a time; arguments as `adamw_cpu`."""
+    scale = torch.tensor(factor)
+
+    def work(start: int, stop: int) -> None:
+        adamw_matrices_torch(state, grad, scale, scalars, span=(start, stop), chunk=TWIN_CHUNK)
 
     pool.run(grad.numel(), work)

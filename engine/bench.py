@@ -17,6 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
+from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
@@ -24,10 +25,11 @@ from .packing import Arrangement, settle_microbatch
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
-from .state import split_master, state_record, state_views
+from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .visits import Way, update_visit
+from .visits import update_visit
+from .ways import next_way
 from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]
@@ -85,6 +87,7 @@ def bench_step(
         "tokens_per_step": config.batch_rows * tokens_per_row,
         "device": config.device,
         "compute_dtype": config.compute_dtype,
+        "state_format": config.state_format,
         "clip_mode": config.clip_mode,
         "runs": {_named(count): run for count, run in runs.items()},
     }
@@ -119,7 +122,7 @@ def _time_slots(
         for layout, tier in zip(spec.records, plan.tiers, strict=True)
         if commit or tier == "nvme" or layout.kind == "norm"  # a store has a record at least
     ]
-    records = [state_record(layout) for layout in stored]
+    records = [state_record(layout, config.state_format) for layout in stored]
     try:
         with (
             deterministic(config),
@@ -154,10 +157,8 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
             else:
                 piece.normal_(0, 0.02, generator=generator)
         place = work.residents.get(layout.name, slot.device)
-        views = state_views(place, work.records[layout.name])
-        split_master(master, views.hi, views.lo)
-        views.exp_avg.zero_()
-        views.exp_avg_sq.zero_()
+        clear_state(place, work.records[layout.name])
+        write_weights(work.state(layout, slot), master)
         slot.done = work.transfer.fence()
         visit = update_visit(i)
         if mover.needs_slot(visit):
@@ -216,10 +217,9 @@ class _Timed:
 
 
 def _way(work: Workspace, outcomes: Sequence[StepOutcome]) -> Way:
-    """As in training: bet on no clipping when the last step was not clipped."""
-    if work.plan.clip_way == "auto":
-        return "serial" if outcomes and outcomes[-1].clipped else "speculative"
-    return work.plan.clip_way
+    """As in training."""
+    clipped = bool(outcomes) and outcomes[-1].clipped
+    return next_way(work.config, work.plan.clip_way, clipped_last=clipped)
 
 
 def _commit(work: Workspace, mover: Mover) -> float:

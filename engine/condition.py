@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cost import planned_visits
+from .homes import Placement, Tier, Way
 from .rates import Rates, VolumeRates
-from .sizes import Placement, Tier
 from .step_cost import Costs, StepModel
-from .visits import Phase, Way
+from .visits import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 Device = Literal["cpu", "cuda"]
 ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
-StateFormat = Literal["exact"]
+StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]

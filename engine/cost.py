@@ -9,12 +9,12 @@ What the processor updates in host memory goes on beside all this, until forward
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .homes import Placement, Way
 from .rates import Rates, VolumeRates
 from .report import LINKS
-from .sizes import Placement
 from .step_cost import Costs, StepModel, VisitCost
 from .timeline import Ring, play
-from .visits import Phase, Visit, Way, step_visits, write_order
+from .visits import Phase, Visit, step_visits, write_order
 
 Resource = str  # "compute", "drive", "h2d", "d2h" or "host"
 RESOURCES: tuple[Resource, ...] = ("compute", "drive", "h2d", "d2h", "host")
@@ -53,7 +53,7 @@ def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: Vo
     visits = planned_visits(model, placement, way)
     costs = model.visits(placement, visits)
     phases = _busy_by_phase(costs, drives, model.rates)
-    if reads_ahead(model, way):
+    if reads_ahead(model, placement, way):
         forward, backward = _read_ahead_seconds(model, placement, phases)
         return forward + backward + host_wait(visits, costs, forward, 0.0)
     ends = _stage_seconds(costs[0].costs, drives, model.rates)
@@ -96,12 +96,14 @@ def planned_visits(
         pending=way == "deferred" if pending is None else pending,
         num_slots=placement.num_slots,
         on_host=placement.on_host,
+        early_records=placement.early(way),
     )
 
 
-def reads_ahead(model: StepModel, way: Way) -> bool:
+def reads_ahead(model: StepModel, placement: Placement, way: Way) -> bool:
     """Whether a step's first records come up while the one before is in its backward pass."""
-    return way == "deferred" and model.config.device == "cuda"
+    beside = way == "deferred" or (way == "speculative" and "nvme" not in placement.tiers)
+    return beside and model.config.device == "cuda"
 
 
 def _read_ahead_seconds(
@@ -109,22 +111,25 @@ def _read_ahead_seconds(
 ) -> tuple[float, float]:
     """Forward and backward where the ring carries state over from one step to the next.
 
-    What fits the slots comes up during the backward pass before, and goes down during the one
-    after. A slot is read into, computed on and written in turn: few slots leave a stage idle.
+    What fits the slots comes up and goes down in whichever pass has time for it. A slot is read
+    into, computed on and written in turn: few slots leave a stage idle.
     """
     forward, backward = dict(phases["forward"]), dict(phases["backward"])
     ring_seconds = placement.num_slots * model.slot_bytes / model.rates.link(busy=True)[0]
     for direction in ("h2d", "d2h"):
-        spare = max(0.0, backward["compute"] - backward[direction])
-        carried = min(ring_seconds, spare, forward[direction])
-        forward[direction] -= carried
-        backward[direction] += carried
+        for full, other in ((forward, backward), (backward, forward)):
+            spare = max(0.0, other["compute"] - other[direction])
+            excess = max(0.0, full[direction] - full["compute"])
+            carried = min(ring_seconds, spare, excess)
+            full[direction] -= carried
+            other[direction] += carried
 
     def seconds(busy: Mapping[Resource, float]) -> float:
         in_turn = (busy["h2d"] + busy["compute"] + busy["d2h"]) / placement.num_slots
         return max(in_turn, *busy.values())
 
-    return seconds(forward), seconds(backward)
+    late = phases.get("optimizer", {}).get("compute", 0.0)
+    return seconds(forward), seconds(backward) + late
 
 
 def step_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> StepCost:

@@ -22,6 +22,7 @@ from .model import (
 )
 from .model_files import ModelError
 
+TABLE_SHARE = 3  # exact pieces of a third take no larger slots than layers of 4 bytes an element
 MAX_RECORDS = 20_000  # far above any model; a config that lies must not fill the memory
 
 Shape = tuple[int, ...]
@@ -143,8 +144,8 @@ def lay_out(
     """The spec of a model whose layers all hold the tensors `layer`.
 
     Every layer attends to all tokens before it where `kinds` are not given. Tables are cut into
-    row pieces of at most `max_record_elements`, or of a layer where that is more. `traits` are
-    further fields of ModelSpec.
+    row pieces of at most `max_record_elements`, or of a third of a layer where that is more.
+    `traits` are further fields of ModelSpec.
     """
     records = tuple(_records(sizes, layer, tied=tied, max_record_elements=max_record_elements))
     full = (LayerKind(name="full_attention"),) * sizes.num_layers
@@ -169,8 +170,9 @@ def lay_out(
 def _records(
     sizes: DecoderSizes, layer: Tensors, *, tied: bool, max_record_elements: int
 ) -> Iterator[RecordLayout]:
-    params, layer_elements = _pack(layer)
-    limit = max(max_record_elements, layer_elements)
+    # Vectors behind the matrices, which alone have compact state formats.
+    params, layer_elements = _pack(sorted(layer, key=lambda tensor: len(tensor[1]) == 1))
+    limit = max(max_record_elements, layer_elements // TABLE_SHARE)
     table = (sizes.vocab_size, sizes.hidden_size)
     _check_num_records(sizes, -(-sizes.vocab_size // _rows_in(table, limit)))
     yield from _table_records("embed", "embedding", EMBEDDING, table, limit)

@@ -29,7 +29,7 @@ ASSET_PATTERNS = (
     "NOTICE*",
 )
 
-ReadRecord = Callable[[RecordLayout, torch.Tensor], None]
+ReadPieces = Callable[[RecordLayout], Iterator[tuple[ParamSpec, torch.Tensor]]]
 
 
 def export_checkpoint(
@@ -39,16 +39,16 @@ def export_checkpoint(
     assets_dir: Path,
     dtype: str,
     shard_bytes: int = 4 * 10**9,
-    read_record: ReadRecord,
-    scratch: torch.Tensor,
+    read_pieces: ReadPieces,
 ) -> None:
     """Write the model to `target_dir`, which must not exist, as `dtype` safetensors.
 
-    `read_record(layout, target)` fills a float32 record; `scratch` is float32, 1-D, and holds the
-    largest record. Tokenizer, chat template, generation config and licence come from
-    `assets_dir`. The directory appears by a rename, after everything is on the disk; what an
-    interrupted export left behind is removed by the next one. Raises FileExistsError, ValueError,
-    NoSpace, and ModelError for a weight that `dtype` cannot hold.
+    `read_pieces(layout)` yields the record's parameters in order, each in one or more pieces of
+    whole rows, with their float32 values (1-D), valid until the next one is asked for. Tokenizer,
+    chat template, generation config and licence come from `assets_dir`. The directory appears by
+    a rename, after everything is on the disk; what an interrupted export left behind is removed
+    by the next one. Raises FileExistsError, ValueError, NoSpace, and ModelError for a weight that
+    `dtype` cannot hold.
     """
     if dtype not in DTYPE_CODES:
         raise ValueError(f"export dtype is {dtype!r}; wanted one of {', '.join(DTYPE_CODES)}")
@@ -61,7 +61,7 @@ def export_checkpoint(
     _check_space(target_dir.parent, shards)
     partial_dir.mkdir()
     try:
-        _write_shards(partial_dir, spec, shards, read_record, scratch)
+        _write_shards(partial_dir, spec, shards, read_pieces)
         if len(shards) > 1:
             _write_json(partial_dir / INDEX_FILE, index_of(shards))
         _write_json(partial_dir / "config.json", _config(spec, dtype))
@@ -88,29 +88,20 @@ def _write_shards(
     directory: Path,
     spec: ModelSpec,
     shards: list[Shard],
-    read_record: ReadRecord,
-    scratch: torch.Tensor,
+    read_pieces: ReadPieces,
 ) -> None:
     """Each record is read once: shards hold the parameters in the order of the records."""
-    weights = _weights(spec, read_record, scratch)
+    pieces = (piece for record in spec.records for piece in read_pieces(record))
     for shard in shards:
         with (directory / shard.file_name).open("xb") as file:
             file.write(shard.header)
-            for _ in shard.params:
-                param, values = next(weights)
-                _write_values(file, param, values, getattr(torch, shard.dtype))
+            for param in shard.params:
+                left = param.num_elements
+                while left:
+                    piece, values = next(pieces)
+                    _write_values(file, piece, values, getattr(torch, shard.dtype))
+                    left -= piece.num_elements
             _flush(file)
-
-
-def _weights(
-    spec: ModelSpec, read_record: ReadRecord, scratch: torch.Tensor
-) -> Iterator[tuple[ParamSpec, torch.Tensor]]:
-    """Every parameter with its float32 values, valid until the next one is asked for."""
-    for record in spec.records:
-        values = scratch[: record.num_elements]
-        read_record(record, values)
-        for param in record.params:
-            yield param, values[param.offset : param.offset + param.num_elements]
 
 
 def _write_values(

@@ -19,10 +19,11 @@ from .account import (
 from .condition import Condition, conditions, step_tokens_needed
 from .config import ClipWay
 from .cost import StepCost, step_cost
+from .homes import Placement, Way
 from .rates import Origin, VolumeRates
-from .sizes import Placement, Sizes, state_bytes
+from .sizes import Sizes
 from .step_cost import StepModel
-from .visits import Way
+from .ways import way_without_bet
 
 # How far a step may be from its prediction, below and above, by what the rates are worth.
 MARGINS: Mapping[Origin, tuple[float, float]] = {
@@ -100,7 +101,7 @@ def forecast(
     if clip_way == "auto":
         ways |= _both_ways(model, placement, drives)
     commit = commit_cost(model, placement, way, drives)
-    state = sum(state_bytes(record) for record in model.spec.records)
+    state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
     low, high = MARGINS[rates.origin]
     per_step = Span(
@@ -145,11 +146,9 @@ def forecast(
 
 
 def _both_ways(model: StepModel, placement: Placement, drives: VolumeRates) -> dict[Way, float]:
-    """A step that bets on no clipping and is right, and one that waits for the norm."""
-    return {
-        "speculative": step_cost(model, placement, "speculative", drives).seconds,
-        "serial": step_cost(model, placement, "serial", drives).seconds,
-    }
+    """A step that bets on no clipping and is right, and one that makes no bet."""
+    ways: tuple[Way, ...] = ("speculative", way_without_bet(model.config))
+    return {way: step_cost(model, placement, way, drives).seconds for way in ways}
 
 
 def _job_seconds(

@@ -13,7 +13,7 @@ from .head import LossSums, Targets, head_loss, targets_of
 from .layer import param_views
 from .model import RecordLayout
 from .mover import Mover
-from .state import join_master
+from .state import read_weights
 from .visits import Visit, step_visits
 from .workspace import RingSlot, Workspace
 
@@ -88,6 +88,9 @@ class ForwardCompute:
 
     _load_head = _load_table
 
+    def _catch_up(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
+        """Nothing but what was owed to the record."""
+
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         weights = param_views(self._weights(layout, slot), layout)
         module = self.work.module
@@ -119,7 +122,7 @@ class ForwardCompute:
             flat = views.hi if out is None else out.copy_(views.hi)
         else:
             flat = self._weights_buffer(layout) if out is None else out
-            join_master(views.hi, views.lo, flat)
+            read_weights(views, flat)
         # A table piece ends with alignment gaps that are not rows of the table.
         return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
 

@@ -19,10 +19,7 @@ from .adamw import AdamScalars
 from .adamw_cpu import adamw_cpu
 from .cores import usable_cores
 from .ranges import RangePool
-from .state import StateViews, split_master
-
-# Per element: hi and lo (4 bytes) and the moments (8) are read and written.
-STATE_TRAFFIC_BYTES = 24
+from .state import RecordViews, StateViews, split_master, state_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,7 @@ class HostOptimizer:
 
     def submit(
         self,
-        state: StateViews,
+        state: RecordViews,
         grad: Tensor,
         factor: float,
         scalars: AdamScalars,
@@ -74,7 +71,7 @@ class HostOptimizer:
 
     def _update(
         self,
-        state: StateViews,
+        state: RecordViews,
         grad: Tensor,
         factor: float,
         scalars: AdamScalars,
@@ -89,7 +86,7 @@ class HostOptimizer:
         self._stats = HostOptimizerStats(
             num_updates=one.num_updates + 1,
             num_elements=one.num_elements + count,
-            traffic_bytes=one.traffic_bytes + count * (STATE_TRAFFIC_BYTES + grad.element_size()),
+            traffic_bytes=one.traffic_bytes + 2 * state_bytes(state) + grad.nbytes,
             busy_seconds=one.busy_seconds + seconds,
         )
 

@@ -26,7 +26,7 @@ class HostUpdates:
         assert self._optimizer is not None
         work, name = self._work, layout.name
         self._under_way[name] = self._optimizer.submit(
-            state_views(work.homes[name], work.records[name]),
+            state_views(work.homes[name].now, work.records[name]),
             work.grad_homes[name].tensor(work.dtype, layout.num_elements),
             factor,
             scalars,

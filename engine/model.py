@@ -54,6 +54,12 @@ class RecordLayout:
         """Trainable elements, without alignment gaps."""
         return sum(param.num_elements for param in self.params)
 
+    @property
+    def num_matrix_elements(self) -> int:
+        """Elements before the first vector (norm or bias); a layer's matrices come first."""
+        vectors = (param.offset for param in self.params if len(param.full_shape) == 1)
+        return next(vectors, self.num_elements)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:

@@ -1,7 +1,8 @@
 """Reading files in pieces into a record's flat component."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,34 @@ def pread_exactly(file_descriptor: int, buffer: Any, offset: int, path: Path) ->
                 f"while it was being read"
             )
         got += count
+
+
+def split_record(
+    layout: RecordLayout, max_elements: int, unit_rows: int
+) -> Iterator[tuple[int, RecordLayout]]:
+    """A record as pieces of whole rows, at most `max_elements` long, with their first elements.
+
+    Each piece is a record of one parameter, without gaps. Rows of a matrix stay together in
+    groups of `unit_rows` (some files order the rows of a head in their own way).
+    """
+    for param in layout.params:
+        rows = param.shape[0]
+        row_elements = param.num_elements // rows
+        unit = unit_rows if len(param.shape) == 2 else 1
+        step = max_elements // (row_elements * unit) * unit
+        assert step > 0, f"{param.name}: {unit} rows of {row_elements} > {max_elements}"
+        for first in range(0, rows, step):
+            count = min(step, rows - first)
+            piece = replace(
+                param,
+                shape=(count, *param.shape[1:]),
+                offset=0,
+                row_start=param.row_start + first,
+            )
+            yield (
+                param.offset + first * row_elements,
+                replace(layout, params=(piece,), num_elements=piece.num_elements),
+            )
 
 
 def fill_record(

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from .config import ClipWay, TrainConfig
+from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .homes import NearTier, Placement, Tier
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier, state_bytes
+from .sizes import Sizes
 from .step_cost import StepModel
-from .visits import Way
+from .ways import planned_way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -48,6 +49,8 @@ def choose_placement(
         if group:
             finalists = _shortest(model, drives, group)
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists = _shortest(model, drives, finalists)
+            finalists += fitting(_with_two_versions(sizes, finalists))
             finalists += fitting(_with_host_updates(sizes, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
@@ -57,7 +60,7 @@ def choose_placement(
 
 
 def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(choose_way(model.config, placement))
+    way = planned_way(model.config, placement)
     return formula_seconds(model, placement, way, drives)
 
 
@@ -75,8 +78,8 @@ def _fastest(
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
-        if reads_ahead(model, way):
+        way = planned_way(model.config, placement)
+        if reads_ahead(model, placement, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
@@ -95,6 +98,20 @@ def _with_more_slots(
         if set(placement.tiers) != {"device"}:
             deep = replace(placement, num_slots=num_slots, keep_layers=())
             yield _with_kept(sizes, config, deep, device_limit)
+
+
+def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """Host memory to spare lets updates there be made before the norm is known."""
+    config = sizes.config
+    for placement in placements:
+        if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
+            yield replace(placement, host_versions=2)
+
+
+def _may_guess(config: TrainConfig, placement: Placement) -> bool:
+    """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
+    tiers, each = placement.tiers, config.commit_every_steps == 1
+    return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
 
 
 def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
@@ -121,25 +138,6 @@ def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
     config = sizes.config
     share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
     return _updated_on_host(sizes, tiers, share)
-
-
-def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    """How the update waits for the norm; `auto` is decided step by step."""
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
-
-
-def planned_way(way: ClipWay) -> Way:
-    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
-    return "serial" if way == "auto" else way
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -171,6 +169,8 @@ def _candidates(
                 keep_grads=keep_grads,
                 on_host=_asked_on_host(sizes, tiers),
             )
+            if config.clip_way == "speculative" and _may_guess(config, placement):
+                placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
@@ -204,8 +204,8 @@ def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
     left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
     fitting = 0
-    for record in reversed(far):
-        left -= state_bytes(record)
+    for size in reversed(sizes.state_bytes[:num_far]):
+        left -= size
         if left < 0:
             break
         fitting += 1

@@ -34,6 +34,16 @@ class RunEvent:
     durable: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that have crossed each link, and each volume by link, since some moment."""
+
+    links: Mapping[str, int]
+    volumes: Mapping[str, Mapping[str, int]]
+
+
+Look = Callable[[], Traffic]
+Watch = Callable[[Look | None], None]  # is given a way to look while there is something to see
 Emit = Callable[[RunEvent], None]
 Poll = Callable[[], StopReason | None]
 
@@ -103,3 +113,14 @@ class RunResult:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""
         return asdict(self)
+
+
+def metrics_event(report: Mapping[str, Any], total_steps: int) -> RunEvent:
+    """A step's report (`StepReport.to_dict`) as the run tells it."""
+    return RunEvent(
+        type="metrics",
+        message=f"Step {report['step']}/{total_steps}: training loss={report['loss']:.4f}",
+        step=report["step"],
+        data=dict(report),
+        durable=True,
+    )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
+from .account import JobSize
 from .adamw_cpu import cpu_kernel
+from .advice import plan_report
 from .box import detect_box
 from .calibration import measure_once
 from .checkpoint import LoopState, as_begun
@@ -22,10 +25,11 @@ from .hf_config import build_config
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
-from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult
+from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
+from .step_report import traffic
 from .trainer import Trainer
 from .weights import export_store, import_state
 from .workspace import Workspace
@@ -33,11 +37,20 @@ from .workspace import Workspace
 _STARTED = "started"  # in the run's folder, from its first commit to its success
 
 
-def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: Poll) -> RunResult:
+def run_job(
+    config: TrainConfig,
+    *,
+    run_dir: Path,
+    name: str,
+    emit: Emit,
+    poll: Poll,
+    watch: Watch = lambda look: None,
+) -> RunResult:
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.
-    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. Raises CannotFit,
+    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. `watch` is given a way
+    to look at the traffic, from any thread, as long as the state is open. Raises CannotFit,
     ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
@@ -54,8 +67,9 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
     if config.calibrate:
         most = extent_of(lengths, config).microbatch_tokens
         measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
-    plan = plan_run(spec, config, lengths, resumes=resumes)
-    emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
+    job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
+    plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
+    emit(RunEvent(type="plan", message=describe(plan), data=report))
     warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
     keep_compiled(config)
@@ -64,6 +78,8 @@ def run_job(config: TrainConfig, *, run_dir: Path, name: str, emit: Emit, poll: 
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
         (run_dir / _STARTED).touch()
         work = stack.enter_context(Workspace(spec, config, plan, store))
+        stack.callback(watch, None)
+        watch(partial(traffic, work))
 
         def save(target: Path) -> None:
             with work.staging.borrow() as staging:
@@ -138,12 +154,22 @@ def settle_run(
     return settle_microbatch(config, lengths.longest)
 
 
-def plan_run(spec: ModelSpec, config: TrainConfig, lengths: RowLengths, *, resumes: bool) -> Plan:
-    """The plan for these data on this machine; a store that exists already has its space."""
+def plan_run(
+    spec: ModelSpec, config: TrainConfig, lengths: RowLengths, job: JobSize, *, resumes: bool
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan for these data on this machine, and all that is to be said of it.
+
+    A store that exists already has its space.
+    """
     box = detect_box(device=config.device, volumes=config.volumes)
     if resumes:
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
-    return make_plan(spec, config, longest_row_tokens=lengths.longest, box=box, lengths=lengths)
+    longest = lengths.longest
+    plan = make_plan(spec, config, longest_row_tokens=longest, box=box, job=job, lengths=lengths)
+    report = plan_report(
+        plan, spec, config, longest_row_tokens=longest, box=box, job=job, lengths=lengths
+    )
+    return plan, report
 
 
 def warn_of_slow_updates(plan: Plan, config: TrainConfig, emit: Emit) -> None:
@@ -161,7 +187,8 @@ def describe(plan: Plan) -> str:
         f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
     )
     return (
-        f"state of records: {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
+        f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
         f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
@@ -206,7 +233,7 @@ def open_or_import(
     emit(RunEvent(type="phase", message="importing the model"))
     store = TensorStore.create(
         volumes,
-        [state_record(layout) for layout in spec.records],
+        [state_record(layout, config.state_format) for layout in spec.records],
         name=name,
         description={"family": spec.family, "config": dict(spec.config)},
         keep_generations=config.keep_commits,

@@ -1,18 +1,18 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
+from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import attention_bytes, norm_bytes
+from .state_record import state_padded_bytes
 
 MIB = 2**20
-STATE_BYTES_PER_ELEMENT = 12  # hi, lo, exp_avg, exp_avg_sq
 # Thread stacks, library scratch and allocator slack that no other line counts; measured.
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
@@ -21,28 +21,6 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
-MAX_STAGING = 4  # more staging slots would not make a drive faster
-
-Tier = Literal["device", "host", "nvme"]
-NearTier = Literal["device", "host"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the records' state lives, and what else takes memory by choice."""
-
-    tiers: tuple[Tier, ...]  # home of each record's state
-    num_slots: int
-    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: NearTier = "device"
-    keep_grads: bool = True  # final gradients wait for their update
-    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
-    on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
-
-    @property
-    def num_staging(self) -> int:
-        """Host slots that NVMe records pass through; commits need one in any case."""
-        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +32,9 @@ class Sizes:
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
+    state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    mean_step_tokens: float | None = None  # where the rows are known
+    num_steps: int | None = None  # likewise
 
     @classmethod
     def of(
@@ -76,12 +57,17 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            state_bytes=tuple(
+                state_padded_bytes(record, config.state_format) for record in spec.records
+            ),
+            mean_step_tokens=extent.mean_step_tokens,
+            num_steps=extent.num_steps,
         )
 
     @property
     def slot_bytes(self) -> int:
         """A slot that holds the state of any record."""
-        return max(state_bytes(record) for record in self.spec.records)
+        return max(self.state_bytes)
 
     @property
     def layer_elements(self) -> int:
@@ -187,8 +173,13 @@ class Sizes:
         return copies * self.layer_elements * self.compute_bytes
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.spec.records, placement.tiers, strict=True)
-        return sum(state_bytes(record) for record, home in homes if home == tier)
+        versions, on_host = placement.host_versions if tier == "host" else 1, placement.on_host
+        homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
+        return sum(
+            versions_at_home(i, versions, on_host) * size
+            for i, (size, home) in homes
+            if home == tier
+        )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
@@ -207,16 +198,6 @@ class Sizes:
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
 
-def keeps_grad_on_device(
-    record: int, tiers: Sequence[Tier], grad_tier: NearTier, on_host: Collection[int]
-) -> bool:
-    """Whether a record's kept gradient waits on the device: beside its state, or by choice.
-
-    What the processor updates has its gradient in host memory.
-    """
-    return tiers[record] == "device" or (grad_tier == "device" and record not in on_host)
-
-
 def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:
     """How documents attend (attention.py): by a kernel, one by one, or all with a mask."""
     if config.packing == "off":
@@ -225,11 +206,6 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
-
-
-def state_bytes(record: RecordLayout) -> int:
-    """Bytes of a record's state in memory, in whole pages."""
-    return round_up(STATE_BYTES_PER_ELEMENT * record.num_elements, PAGE_BYTES)
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

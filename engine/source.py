@@ -20,7 +20,7 @@ __all__ = ["ModelError", "UnknownFamily", "read_model_spec", "source_dtype"]
 def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 0) -> ModelSpec:
     """The model in a directory (or .gguf file), checked against the headers of its files.
 
-    Tables are cut into row pieces of at most `max_record_elements` elements, or of the largest
+    Tables are cut into row pieces of at most `max_record_elements` elements, or of a third of a
     layer where that is more. Raises UnknownFamily, and ModelError when a file is missing, cut
     short, inconsistent or of another model.
     """

@@ -1,25 +1,95 @@
-"""The store's record of a layer's training state, by name and dtype. Pure, no torch."""
+"""The store's record of a layer's training state, by name and dtype. Pure, no torch.
 
-from headrace.storage import RecordSpec, TensorSpec
+`exact` splits an fp32 master in two halves and keeps fp32 moments, 12 bytes an element. A compact
+format holds for the matrices of layers; vectors (norms, biases), the final norm and the tables
+stay exact. Bytes an element of a matrix:
 
-from .model import RecordLayout
+| format | weight | moments | sum |
+|---|---|---|---|
+| q8 | bfloat16 upper half, 8-bit rest of a 24-bit master | 8-bit codes | 5.02 |
+| sr_bf16 | bfloat16, stochastically rounded | bfloat16, stochastically rounded | 6 |
+| sr_q8 | bfloat16, stochastically rounded | 8-bit codes | 4.02 |
+"""
 
-WEIGHTS = ("weight_hi", "weight_lo")
-STATE = (*WEIGHTS, "exp_avg", "exp_avg_sq")
-_DTYPES = {
-    "weight_hi": "bfloat16",
-    "weight_lo": "int16",
-    "exp_avg": "float32",
-    "exp_avg_sq": "float32",
-}
+from headrace.storage import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
+
+from .config import ComputeDtype, StateFormat
+from .model import ModelSpec, RecordLayout
+
+BLOCK_ELEMENTS = 256  # 8-bit codes that share a base; parameters start on multiples
+
+Component = tuple[str, str, int]  # name, dtype, number of elements
+
+_BASES = ("exp_avg_base", "exp_avg_sq_base")
 
 
-def state_record(layout: RecordLayout) -> RecordSpec:
-    """The store's record for a layout: four flat components of `layout.num_elements`."""
-    shape = (layout.num_elements,)
+def components(layout: RecordLayout, state_format: StateFormat) -> tuple[Component, ...]:
+    """The flat components of a record, in its order: weights first, what every forward reads."""
+    count = layout.num_elements
+    if state_format == "exact" or layout.kind != "layer":
+        return (("weight_hi", "bfloat16", count), *_exact_rest(count))
+    matrices = layout.num_matrix_elements
+    lower, *vectors = _exact_rest(count - matrices)
+    weights: list[Component] = [("weight_hi", "bfloat16", count), lower]
+    if state_format == "q8":
+        weights.append(("weight_rest", "int8", matrices))
+    if state_format == "sr_bf16":
+        return (*weights, *_moments("bfloat16", matrices, "hi"), *vectors)
+    bases: list[Component] = [(name, "int16", matrices // BLOCK_ELEMENTS) for name in _BASES]
+    return (*weights, *_moments("uint8", matrices, "code"), *bases, *vectors)
+
+
+def _exact_rest(count: int) -> tuple[Component, ...]:
+    """What an exact element has besides its upper half."""
+    moments: list[Component] = [(name, "float32", count) for name in ("exp_avg", "exp_avg_sq")]
+    return (("weight_lo", "int16", count), *moments)
+
+
+def _moments(dtype: str, count: int, suffix: str) -> tuple[Component, ...]:
+    return tuple((f"{name}_{suffix}", dtype, count) for name in ("exp_avg", "exp_avg_sq"))
+
+
+def state_record(layout: RecordLayout, state_format: StateFormat) -> RecordSpec:
+    """The store's record for a layout in a format."""
     return RecordSpec(
         name=layout.name,
         tensors=tuple(
-            TensorSpec(name=name, dtype=dtype, shape=shape) for name, dtype in _DTYPES.items()
+            TensorSpec(name=name, dtype=dtype, shape=(count,))
+            for name, dtype, count in components(layout, state_format)
         ),
     )
+
+
+def state_payload_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
+    """Bytes of a record's components, without padding."""
+    return sum(DTYPE_BYTES[dtype] * count for _, dtype, count in components(layout, state_format))
+
+
+def model_state_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
+    """Payload bytes of the whole model's state, the gaps between parameters included."""
+    return sum(state_payload_bytes(record, state_format) for record in spec.records)
+
+
+def model_weight_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
+    """Payload bytes of the whole model's weights as they are held."""
+    return sum(
+        DTYPE_BYTES[dtype] * count
+        for record in spec.records
+        for name, dtype, count in components(record, state_format)
+        if name.startswith("weight")
+    )
+
+
+def state_padded_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
+    """Bytes of a slot that holds a record: every component in whole pages."""
+    return sum(
+        round_up(DTYPE_BYTES[dtype] * count, PAGE_BYTES)
+        for _, dtype, count in components(layout, state_format)
+    )
+
+
+def weight_names(record: RecordSpec, compute_dtype: ComputeDtype) -> tuple[str, ...]:
+    """The components that forward reads: in bf16 compute the upper half alone."""
+    if compute_dtype == "bfloat16":
+        return ("weight_hi",)
+    return tuple(tensor.name for tensor in record.tensors if tensor.name.startswith("weight"))

@@ -12,12 +12,13 @@ from .data import Microbatch
 from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
+from .homes import Way
 from .layer import Weights, backward, param_views, trainable
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
 from .pending import PendingUpdate
-from .visits import Visit, Way
+from .visits import Visit
 from .workspace import RingSlot, Workspace
 
 
@@ -125,7 +126,7 @@ class StepCompute(ForwardCompute):
         for piece in work.spec.of_kind("head"):
             self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
         kept = self._gradients.finish(layout, work.norm_grad)
-        if visit.writes and not visit.pending:
+        if visit.writes:
             self._apply(layout, slot, kept, self._early_factor(layout))
 
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:

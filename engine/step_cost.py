@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from .config import TrainConfig
 from .flops import head_flops, layer_flops
+from .homes import Placement, Tier, keeps_grad_on_device
 from .model import ModelSpec, RecordLayout
 from .rates import Rates, Work
-from .sizes import Placement, Sizes, Tier, keeps_grad_on_device, kept_grad_bytes
+from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds

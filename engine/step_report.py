@@ -1,7 +1,7 @@
 """Putting a step's measurements together: what it did, how long, and what crossed which link."""
 
 from collections.abc import Mapping, Sequence
-from time import perf_counter
+from time import monotonic
 
 import psutil
 import torch
@@ -11,7 +11,7 @@ from headrace.storage import LinkStats
 from .cost import StepCost
 from .data import Microbatch
 from .expectation import with_plan
-from .report import LinkReport, StepReport
+from .report import LinkReport, StepReport, Traffic
 from .step import StepOutcome
 from .workspace import Workspace
 
@@ -23,13 +23,35 @@ def links_of(work: Workspace) -> Links:
     return {**work.store.stats().links, **work.transfer.stats()}
 
 
-class StepClock:
-    """Started before a step; `report` says what the step and its commit took and moved."""
+def traffic(work: Workspace) -> Traffic:
+    """Bytes over each link and on each volume since the workspace was made, padding included."""
+    volumes = work.store.stats().per_volume
 
-    def __init__(self, work: Workspace) -> None:
+    def total(stats: LinkStats) -> int:
+        return stats.payload_bytes + stats.padding_bytes
+
+    return Traffic(
+        links={name: total(stats) for name, stats in links_of(work).items()},
+        volumes={
+            path: {link: total(stats) for link, stats in links.items()}
+            for path, links in volumes.items()
+        },
+    )
+
+
+class StepClock:
+    """Started before a step; `report` says what the step and its commit took and moved.
+
+    `started` is the beginning on the monotonic clock, which the spans of the links are told on.
+    """
+
+    def __init__(self, work: Workspace, since: Links | None = None) -> None:
+        """`since`: what had crossed the links when the step before was told, where this one
+        follows at once: what was read ahead in between is of this step."""
         self._work = work
-        self._links = links_of(work)
-        self._started = perf_counter()
+        self._links = links_of(work) if since is None else since
+        self.links = self._links  # when this step was told
+        self.started = monotonic()
 
     def report(
         self,
@@ -59,7 +81,7 @@ class StepClock:
             num_computed_tokens=sum(batch.ids.numel() for batch in batches),
             num_trained_tokens=outcome.num_trained,
             token_accuracy=outcome.num_correct / max(1, outcome.num_trained),
-            step_seconds=perf_counter() - self._started,
+            step_seconds=monotonic() - self.started,
             planned_seconds=expected.seconds,
             compute_seconds=sum(t.compute for t in times),
             planned_compute_seconds=expected.busy_seconds()["compute"],
@@ -74,13 +96,18 @@ class StepClock:
             device_peak_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         )
 
+    def moved(self) -> dict[str, LinkStats]:
+        """What had crossed each link in the step when it was told."""
+        return {name: now - self._links[name] for name, now in self.links.items()}
+
     def _moved(self) -> dict[str, LinkReport]:
+        self.links = links_of(self._work)
         return {
             name: LinkReport(
-                payload_bytes=(delta := stats - self._links[name]).payload_bytes,
+                payload_bytes=delta.payload_bytes,
                 padding_bytes=delta.padding_bytes,
                 operations=delta.operations,
                 busy_seconds=delta.busy_seconds,
             )
-            for name, stats in links_of(self._work).items()
+            for name, delta in self.moved().items()
         }

@@ -13,19 +13,20 @@ from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
 from .evaluation import evaluate
+from .homes import Way
 from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
-from .report import Emit, Poll, RunEvent, StepReport, StopReason
+from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .step_report import StepClock
+from .step_spans import StepPictures
 from .step_truth import StepTruth
-from .visits import Way
+from .ways import next_way
 from .workspace import Workspace
 
 
@@ -66,6 +67,7 @@ class Trainer:
         )
         self._arrangement = Arrangement.of(self.config)
         self._warned: set[str] = set()
+        self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
@@ -74,7 +76,7 @@ class Trainer:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
         # A crash after a commit may have lost what follows it; saying it twice does no harm.
         if self._last_report is not None:
-            self._emit_report(self._last_report)
+            self.emit(metrics_event(self._last_report, self.total_steps))
         if self.state.step < self.total_steps:
             self._evaluate_due()
         self._checkpoint_due()
@@ -96,10 +98,11 @@ class Trainer:
         return None
 
     def _step(self, step: int) -> None:
-        clock = StepClock(self.work)
+        clock = self._truth.start()
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
         way, owed = self._way(), self._pending is not None
+        straight_on = self._goes_straight_on(step)
         self.work.store.begin(step)
         outcome = train_step(
             self.work,
@@ -112,7 +115,7 @@ class Trainer:
                 way=way,
                 last_norm=self.state.last_norm,
                 pending=self._pending,
-                another_follows=self._goes_straight_on(step),
+                another_follows=straight_on,
             ),
         )
         self._pending = outcome.pending
@@ -138,8 +141,9 @@ class Trainer:
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
         done = report(commit_seconds)
-        self._emit_report(done.to_dict())
-        self._truth.tell(done)
+        self.emit(metrics_event(done.to_dict(), self.total_steps))
+        self._truth.tell(done, clock, straight_on=straight_on)
+        self._pictures.tell(done, outcome.times, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
     def _goes_straight_on(self, step: int) -> bool:
@@ -153,10 +157,8 @@ class Trainer:
         )
 
     def _way(self) -> Way:
-        """Bet on no clipping only when the last step was not clipped."""
-        if self.work.plan.clip_way == "auto":
-            return "serial" if self.state.clipped_last else "speculative"
-        return self.work.plan.clip_way
+        way = self.work.plan.clip_way
+        return next_way(self.config, way, clipped_last=self.state.clipped_last)
 
     def _advance(self, step: int, outcome: StepOutcome) -> None:
         state = self.state
@@ -280,15 +282,3 @@ class Trainer:
             if warning not in self._warned:
                 self._warned.add(warning)
                 self._warn(warning)
-
-    def _emit_report(self, report: dict[str, Any]) -> None:
-        self.emit(
-            RunEvent(
-                type="metrics",
-                message=f"Step {report['step']}/{self.total_steps}: "
-                f"training loss={report['loss']:.4f}",
-                step=report["step"],
-                data=report,
-                durable=True,
-            )
-        )

@@ -4,13 +4,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .config import TrainConfig
-from .model import ModelSpec
-from .report import LINKS
-from .sizes import STATE_BYTES_PER_ELEMENT, Tier
+from headrace.storage import RecordSpec
 
-Way = Literal["serial", "speculative", "deferred"]
-Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
+from .config import TrainConfig
+from .homes import Tier, Way
+from .model import ModelSpec, RecordLayout
+from .report import LINKS
+from .state_record import state_payload_bytes, state_record, weight_names
+
+Action = Literal["load_table", "forward", "load_head", "head", "backward", "update", "catch_up"]
 Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
 Phase = Literal["forward", "backward", "optimizer"]
 
@@ -23,9 +25,9 @@ class Visit:
 
     `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
     since: the second try of a speculative update starts from there. `pending`: before anything
-    else, the record is updated with the gradient of the step before. `holds`: the record stays in
-    its slot for its next visit, which is `held`. `on_host`: the processor updates the record in
-    host memory, in the background, and nothing of it is moved.
+    else, the record is updated with the gradient of the step before; in a `catch_up` that is all.
+    `holds`: the record stays in its slot for its next visit, which is `held`. `on_host`: the
+    processor updates the record in host memory, in the background, and nothing of it is moved.
     """
 
     record: int
@@ -49,18 +51,18 @@ def step_visits(
     pending: bool,
     num_slots: int,
     on_host: Collection[int] = (),
+    early_records: Collection[int] = (),
 ) -> list[Visit]:
     """The order of one step.
 
     Forward over embedding and layers, the head, backward over the layers, last first, then the
-    embedding. A record on NVMe is updated in its backward visit when the way is speculative;
-    every other record is updated after the last backward visit, when the norm is known, or, when
+    embedding. The `early_records` are updated in their backward visit (Placement.early); every
+    other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
     Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
     the order in which forward will want them. The last layer, where forward turns around, stays
     in its slot when there are enough of them.
     """
-    owed = way == "deferred" and pending
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
@@ -69,21 +71,22 @@ def step_visits(
     kept = {layers[i] for i in keep_layers}
 
     def early(i: int) -> bool:
-        return way == "speculative" and tiers[i] == "nvme"
+        return i in early_records
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
 
-    def forward(i: int, action: Action, phase: Phase = "forward") -> Visit:
-        due = owed and i not in on_host
+    def forward(i: int, action: Action) -> Visit:
+        due = pending and i not in on_host
         reads: Reads = "state" if due else "weights"
-        return Visit(record=i, action=action, reads=reads, writes=due, phase=phase, pending=due)
+        return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "head", "backward") if owed else gradient(norm, "head", True)]
+    visits += [forward(norm, "catch_up")] if pending else []
+    visits += [gradient(norm, "head", True)]
     visits += [gradient(i, "update", False) for i in head if early(i)]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
     visits += [gradient(i, "update", False) for i in embed if early(i)]
@@ -152,9 +155,9 @@ def host_update_visit(record: int) -> Visit:
     )
 
 
-def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
-    """The second try of a speculative step: every early update again, from the last commit."""
-    return [update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"]
+def redo_visits(early_records: Collection[int]) -> list[Visit]:
+    """The second try of a speculative step: every early update again, from the state before it."""
+    return [update_visit(i, committed=True) for i in sorted(early_records)]
 
 
 def link_bytes(
@@ -172,21 +175,24 @@ def visit_bytes(spec: ModelSpec, config: TrainConfig, visit: Visit, tier: Tier) 
     """Payload bytes of the visited record over each link; `tier` is its home."""
     if tier == "device":
         return {}
-    elements = spec.records[visit.record].num_elements
-    read = read_bytes_per_element(config, visit.reads) * elements
-    written = STATE_BYTES_PER_ELEMENT * elements if visit.writes else 0
+    layout = spec.records[visit.record]
+    read = read_bytes(config, layout, visit.reads)
+    written = state_payload_bytes(layout, config.state_format) if visit.writes else 0
     moved = {"h2d": read, "d2h": written}
     if tier == "nvme":
         moved |= {"nvme_read": read, "nvme_write": written}
     return moved
 
 
-def read_bytes_per_element(config: TrainConfig, reads: Reads) -> int:
-    """Bytes read per element: bf16 compute streams `hi` alone, fp32 compute both halves."""
-    weights = 2 if config.compute_dtype == "bfloat16" else 4
-    return {
-        "nothing": 0,
-        "weights": weights,
-        "state": STATE_BYTES_PER_ELEMENT,
-        "rest": STATE_BYTES_PER_ELEMENT - weights,
-    }[reads]
+def read_bytes(config: TrainConfig, layout: RecordLayout, reads: Reads) -> int:
+    """Payload bytes of a record that a visit reads."""
+    record = state_record(layout, config.state_format)
+    return sum(record.tensor(name).payload_bytes for name in read_names(config, record, reads))
+
+
+def read_names(config: TrainConfig, record: RecordSpec, reads: Reads) -> tuple[str, ...]:
+    """The components that a visit reads."""
+    weights = weight_names(record, config.compute_dtype)
+    names = [tensor.name for tensor in record.tensors]
+    rest = tuple(name for name in names if name not in weights)
+    return {"nothing": (), "weights": weights, "state": tuple(names), "rest": rest}[reads]

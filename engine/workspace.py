@@ -26,12 +26,14 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
+from .homes import keeps_grad_on_device, versions_at_home
+from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, keeps_grad_on_device, kept_grad_bytes, state_bytes
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes
 from .staging import StagingPool
-from .state import StateViews, state_record, state_views
+from .state import RecordViews, state_record, state_views
 
 
 class Closes(Protocol):
@@ -83,7 +85,7 @@ class Workspace:
         self.device = torch.device(config.device)
         self.dtype: torch.dtype = getattr(torch, config.compute_dtype)
         self.records: dict[str, RecordSpec] = {
-            layout.name: state_record(layout) for layout in spec.records
+            layout.name: state_record(layout, config.state_format) for layout in spec.records
         }
         self._stack = ExitStack()
         try:
@@ -114,7 +116,7 @@ class Workspace:
         self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
         self.residents: Mapping[str, DeviceSlot] = {
-            layout.name: slab.carve(state_bytes(layout))
+            layout.name: slab.carve(self.records[layout.name].padded_bytes)
             for layout in spec.records
             if tiers[layout.name] == "device"
         }
@@ -123,9 +125,14 @@ class Workspace:
         }
         for grads in self.resident_grads.values():
             grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
-        self.homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(state_bytes(layout))
-            for layout in spec.records
+        self.homes: Mapping[str, HostHome] = {
+            layout.name: HostHome(
+                [
+                    self.arena.carve(self.records[layout.name].padded_bytes)
+                    for _ in range(versions_at_home(i, plan.host_versions, plan.on_host))
+                ]
+            )
+            for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
         self.grad_homes: Mapping[str, HostSlot] = {
@@ -170,7 +177,7 @@ class Workspace:
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
 
-    def state(self, layout: RecordLayout, slot: RingSlot | None) -> StateViews:
+    def state(self, layout: RecordLayout, slot: RingSlot | None) -> RecordViews:
         """A record's components: at home on the device, or where the reader has put them."""
         place = self.residents.get(layout.name)
         if place is None:

@@ -1,6 +1,7 @@
 """The ASGI app: routes around a daemon, errors in one envelope, start and stop."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -28,9 +29,11 @@ from .schemas import refusal
 from .sessions import Sessions
 from .status import product_version
 from .status_feed import StatusFeed
+from .story import Encoder
 from .uploads import Uploads
 
 EXPIRY_SECONDS = 60
+SECONDS_PER_DAY = 86_400
 REFUSED = {
     "description": "Refused, and why",
     "content": {"application/json": {"schema": ENVELOPE_SCHEMA}},
@@ -60,6 +63,7 @@ def create_app(daemon: Daemon) -> FastAPI:
     app.state.creation = Creation(daemon)
     app.state.uploads = Uploads(daemon)
     app.state.status_feed = StatusFeed(daemon)
+    app.state.encoder = Encoder()
     for routes in (file_routes, upload_routes, jobs, events, series, exports, models, probes, page):
         app.include_router(routes.router)
     app.include_router(events.box_router)
@@ -123,6 +127,8 @@ async def _keep_house(daemon: Daemon, uploads: Uploads, tokens: auth.Tokens) -> 
             await daemon.journal.call(files.remove_expired, daemon.journal)
             await uploads.expire()
             await asyncio.to_thread(tokens.keep_uses)
+            oldest = time.time() - SECONDS_PER_DAY * daemon.settings.keep_events_days
+            await daemon.journal.call(daemon.journal.shorten_stories, ended_before=oldest)
         except (OSError, SQLAlchemyError) as e:
             log.warning("cannot keep house", reason=str(e))
         await asyncio.sleep(EXPIRY_SECONDS)

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -163,6 +164,8 @@ def _make_engine(path: Path) -> Engine:
         f"sqlite:///{path}",
         connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
         pool_size=16,
+        json_serializer=lambda value: orjson.dumps(value).decode(),
+        json_deserializer=orjson.loads,
     )
     event.listen(engine, "connect", _set_pragmas)
     return engine

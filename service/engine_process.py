@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
+from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig, Watch
 from headrace.storage import VolumeConfig
 
 from .channel import Channel
@@ -51,6 +51,7 @@ class RunJob(Protocol):
         name: str,
         emit: Callable[[RunEvent], None],
         poll: Callable[[], StopReason | None],
+        watch: Watch = ...,
     ) -> RunResult: ...
 
 
@@ -132,7 +133,14 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
             if reason := poll():
                 emit(stopped_early(reason))
                 return 0
-            result = engine(config, run_dir=job_dir, name=run.state_name, emit=emit, poll=poll)
+            result = engine(
+                config,
+                run_dir=job_dir,
+                name=run.state_name,
+                emit=emit,
+                poll=poll,
+                watch=pulse.watch,
+            )
             emit(result_event(result))
             return 0
         except Exception as error:

@@ -7,7 +7,7 @@ newest-wins and has no number.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -96,16 +96,22 @@ class Hub:
     def _offer(self, job_id: str, item: Item) -> None:
         with self._lock:
             viewers = list(self._viewers.get(job_id, ()))
-        for viewer in viewers:
-            if not viewer.loop.is_closed():
-                viewer.loop.call_soon_threadsafe(viewer.offer, item)
+        for loop in {viewer.loop for viewer in viewers}:
+            if not loop.is_closed():  # woken once, however many watch there
+                theirs = [viewer for viewer in viewers if viewer.loop is loop]
+                loop.call_soon_threadsafe(_offer_all, theirs, item)
 
 
-async def follow(journal: Journal, viewer: Viewer, after_seq: int) -> AsyncIterator[Item]:
+def _offer_all(viewers: Sequence[Viewer], item: Item) -> None:
+    for viewer in viewers:
+        viewer.offer(item)
+
+
+async def follow(journal: Journal, viewer: Viewer, after_seq: int) -> AsyncIterator[list[Item]]:
     """Every event after `after_seq`, each once and in order, then live; telemetry in between.
 
-    Ends after the event that ends the job. The viewer must be watching already, so that nothing
-    falls between the replay and the live part.
+    What is there at one moment comes together. Ends after the event that ends the job. The viewer
+    must be watching already, so that nothing falls between the replay and the live part.
     """
     viewer.fell_behind = True
     seq = after_seq
@@ -114,24 +120,33 @@ async def follow(journal: Journal, viewer: Viewer, after_seq: int) -> AsyncItera
             viewer.fell_behind = False
             missed = journal.events_since
             while page := await journal.call(missed, viewer.job_id, seq):
-                for event in page:
-                    seq = event.seq
-                    yield event
-                    if ends(event):
-                        return
-        while viewer.queue and not viewer.fell_behind:
-            event = viewer.queue.popleft()
-            if event.seq > seq:
-                seq = event.seq
-                yield event
-                if ends(event):
+                told, over = _up_to_end(page)
+                seq = told[-1].seq
+                yield list(told)
+                if over:
                     return
-        if viewer.telemetry is not None:
+        queued = [event for event in viewer.queue if event.seq > seq]
+        viewer.queue.clear()
+        if queued:
+            told, over = _up_to_end(queued)
+            seq = told[-1].seq
+            yield list(told)
+            if over:
+                return
+        elif viewer.telemetry is not None:
             telemetry, viewer.telemetry = viewer.telemetry, None
-            yield telemetry
-        elif not viewer.queue and not viewer.fell_behind:
+            yield [telemetry]
+        else:
             viewer.ready.clear()
             await viewer.ready.wait()
+
+
+def _up_to_end(events: Sequence[EventRecord]) -> tuple[Sequence[EventRecord], bool]:
+    """The events up to the one that ends the job, and whether it is among them."""
+    for i, event in enumerate(events):
+        if ends(event):
+            return events[: i + 1], True
+    return events, False
 
 
 def ends(event: EventRecord) -> bool:

@@ -119,7 +119,7 @@ def train_values(
         "seed": seed,
         "device": site.device,
         "compute_dtype": body.get("compute_dtype") or auto_dtype,
-        "state_format": body.get("state_format") or "exact",
+        "state_format": state_format(body),
         "clip_mode": settled["clip_mode"],
         "max_grad_norm": settled["max_grad_norm"],
         "learning_rate": settled["learning_rate"],
@@ -142,6 +142,12 @@ def train_values(
         "calibrate": site.calibrate,
         **free_values(body),
     }
+
+
+def state_format(body: Mapping[str, Any]) -> str:
+    """The state format that a body asks for, by the engine's name; `economy` is one for q8."""
+    asked: str = body.get("state_format") or "exact"
+    return "q8" if asked == "economy" else asked
 
 
 def within(body: Mapping[str, Any], name: str, limit: int | None) -> int | None:

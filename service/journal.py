@@ -13,6 +13,7 @@ from .catalog import Catalog
 from .database import Database, migrate
 from .event_table import EventTable, Listener
 from .job_table import JobTable
+from .retention import Retention
 from .series_table import SeriesTable
 from .upload_table import UploadTable
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Journal(JobTable, EventTable, SeriesTable, Catalog, UploadTable):
+class Journal(JobTable, EventTable, SeriesTable, Retention, Catalog, UploadTable):
     """Open with `Journal.open`; close when the daemon ends."""
 
     def __init__(self, database: Database, listener: Listener) -> None:

@@ -3,7 +3,7 @@
 Every function reads the journal and is called in a thread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -43,6 +43,7 @@ def overview(daemon: Daemon, *, after: str | None = None) -> dict[str, Any]:
         "is_older": after is not None,
         "counts": counts.replace("validating_files", "preparing"),
         "roads": ROADS,
+        "memory_budget": _memory_budget(status),
     }
 
 
@@ -74,7 +75,7 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
         "events": _without_repeats(event_object(event) for event in events[:SHOWN_EVENTS]),
         "has_more_events": len(events) > SHOWN_EVENTS,
         "reports": journal.data_reports(job_id),
-        "plan": plan_rows(plan),
+        "plan": plan_rows(plan, on_cpu=pick(job.engine, "settings.device") == "cpu"),
         "homes": homes(plan),
         "advice": advice(plan),
         "sentence": pick(plan, "forecast.sentence"),
@@ -93,6 +94,18 @@ def new_view(daemon: Daemon) -> dict[str, Any]:
         "more": [("More about learning", other_fields()), ("How it runs", run_fields())],
         "max_file_bytes": daemon.settings.max_file_bytes,
     }
+
+
+def _memory_budget(status: Mapping[str, Any]) -> int | None:
+    """Bytes of main memory that jobs may take; on a CPU both tiers are of it. None: no limit."""
+    budgets = status.get("budgets") or {}
+    tiers = ("host", "device") if pick(status, "device.type") == "cpu" else ("host",)
+    total = 0
+    for tier in tiers:
+        if (size := budgets.get(f"{tier}_bytes")) is None:
+            return None
+        total += size
+    return total
 
 
 def settings_rows(job: JobRecord) -> list[tuple[str, str]]:

@@ -11,17 +11,13 @@ LINKS = {
     "h2d": "Copies up a step",
     "d2h": "Copies down a step",
 }
-MEMORY = {
-    "device": ("Device memory", "report.device_peak_bytes"),
-    "host": ("Host memory", "tier.host_bytes"),
-}
 
 Row = dict[str, Any]
 
 
-def plan_rows(plan: Mapping[str, Any]) -> list[Row]:
+def plan_rows(plan: Mapping[str, Any], *, on_cpu: bool) -> list[Row]:
     """What was planned. `path` and `form` are of what is measured, None where nothing is."""
-    return [*_seconds(plan), *_bytes(plan)]
+    return [*_seconds(plan), *_links(plan), *_memory(plan, on_cpu), *_drives(plan)]
 
 
 def homes(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -58,16 +54,27 @@ def _seconds(plan: Mapping[str, Any]) -> Iterator[Row]:
         yield _row("All steps", shown(total * step["expected"], "duration"), None, "")
 
 
-def _bytes(plan: Mapping[str, Any]) -> Iterator[Row]:
+def _links(plan: Mapping[str, Any]) -> Iterator[Row]:
     moved = pick(plan, "forecast.step.link_bytes") or {}
     written = pick(plan, "forecast.wear.step_bytes")  # with what commits write
     for link, name in LINKS.items():
         if link in moved:
             planned = written if link == "nvme_write" and written is not None else moved[link]
             yield _row(name, shown(planned, "size"), f"report.links.{link}.payload_bytes", "size")
-    for tier, (name, path) in MEMORY.items():
-        if (planned := plan.get(f"total_{tier}_bytes")) is not None:
-            yield _row(name, shown(planned, "size"), path, "some")
+
+
+def _memory(plan: Mapping[str, Any], on_cpu: bool) -> Iterator[Row]:
+    device, host = plan.get("total_device_bytes"), plan.get("total_host_bytes")
+    if device is None or host is None:
+        return
+    if on_cpu:  # one memory is both tiers
+        yield _row("Memory", shown(device + host, "size"), "tier.host_bytes", "some")
+        return
+    yield _row("Device memory", shown(device, "size"), "report.device_peak_bytes", "some")
+    yield _row("Host memory", shown(host, "size"), "tier.host_bytes", "some")
+
+
+def _drives(plan: Mapping[str, Any]) -> Iterator[Row]:
     if "volume_bytes" in plan:
         yield _row("Room on the drives", shown(plan["volume_bytes"], "size"), None, "")
     if (share := pick(plan, "forecast.wear.share")) is not None:

@@ -6,10 +6,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.engine import RunEvent
+from headrace.engine import Look, RunEvent
 
 from .channel import Channel
 from .ipc import Heartbeat, Telemetry
+from .live_rates import LiveRates
 
 IO_UNIT_BYTES = 1 << 24
 SHOWN = ("step", "total_steps", "loss", "step_seconds")
@@ -32,6 +33,9 @@ class Pulse:
         self._on_cpu = self._counts_cpu = True
         self._count = 0
         self._telemetry: dict[str, Any] = {}
+        self._look: Look | None = None
+        self._rates = LiveRates()
+        self._bytes_at_start = rss_bytes()
 
     def start_job(self, job_id: str, *, on_cpu: bool) -> None:
         """From now on beats speak of this job."""
@@ -44,6 +48,11 @@ class Pulse:
     def end_job(self) -> None:
         """From now on beats speak of no job."""
         self._job_id = None
+
+    def watch(self, look: Look | None) -> None:
+        """From now on beats tell of the traffic that `look` sees; None: there is none to see."""
+        self._rates = LiveRates()
+        self._look = look
 
     def advance(self) -> None:
         """The job moved."""
@@ -68,8 +77,18 @@ class Pulse:
             job_id = self._job_id
             self._channel.send(Heartbeat(progress=self.progress(), job_id=job_id))
             if job_id:
-                memory = {"rss_bytes": rss_bytes(), "rss_peak_bytes": rss_bytes("VmHWM")}
-                self._channel.send(Telemetry(job_id=job_id, data={**self._telemetry, **memory}))
+                data = {**self._telemetry, **self._memory(), **self._traffic()}
+                self._channel.send(Telemetry(job_id=job_id, data=data))
+
+    def _memory(self) -> dict[str, int]:
+        """Resident memory; `host_bytes` is the most that the job took of its budget."""
+        peak = rss_bytes("VmHWM")
+        taken = max(0, peak - self._bytes_at_start)
+        return {"rss_bytes": rss_bytes(), "rss_peak_bytes": peak, "host_bytes": taken}
+
+    def _traffic(self) -> dict[str, Any]:
+        look = self._look
+        return self._rates.add(look(), time.monotonic()) if look else {}
 
     def __enter__(self) -> Self:
         self._thread.start()

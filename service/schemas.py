@@ -122,7 +122,7 @@ class CreateJob(Strict):
     device_bytes: Bytes | None = None
     host_bytes: Bytes | None = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
-    state_format: Literal["exact"] | None = None
+    state_format: Literal["exact", "q8", "economy", "sr_bf16", "sr_q8"] | None = None
     deterministic: bool | None = None
     commit_every: Count | None = None
     durability: Annotated[

@@ -26,9 +26,10 @@ class Settings(BaseSettings):
     `volumes` are directories for the training state, each with an optional ":BYTES" limit;
     without one they lie in the data directory. Where there can be several, one string with commas
     will do. `device_bytes` and `host_bytes` of None mean what the box has. `tokens_file` holds the
-    hashes of access tokens; None: tokens.json in the data directory. At `log_level` "debug" every
-    request is logged, else those that change something and those that failed here. `calibrate`: the
-    first job measures what is not known yet of drives and compute, some seconds.
+    hashes of access tokens; None: tokens.json in the data directory. The events of a job are
+    shortened so many days after its end. At `log_level` "debug" every request is logged, else those
+    that change something and those that failed here. `calibrate`: the first job measures what is
+    not known yet of drives and compute, some seconds.
     """
 
     model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="forbid", frozen=True)
@@ -43,6 +44,7 @@ class Settings(BaseSettings):
     host_bytes: Size | None = None
     max_file_bytes: Size = 8 * GIB
     tokens_file: Path | None = None
+    keep_events_days: float = Field(default=90, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     calibrate: bool = True
 

@@ -22,8 +22,10 @@ from .queue_times import Place
 ORGANIZATION = "headrace"
 
 
-def job_object(job: JobRecord, *, place: Place | None = None) -> dict[str, Any]:
-    """A fine-tuning job; `engine` holds what only Headrace tells."""
+def job_object(
+    job: JobRecord, *, place: Place | None = None, in_list: bool = False
+) -> dict[str, Any]:
+    """A fine-tuning job; `engine` holds what only Headrace tells, in a list all but the plan."""
     engine: dict[str, Any] = {
         "phase": job.phase,
         "started_at": job.started_at,
@@ -57,7 +59,11 @@ def job_object(job: JobRecord, *, place: Place | None = None) -> dict[str, Any]:
         "integrations": [],
         "metadata": job.metadata,
         "user_provided_suffix": job.suffix,
-        "engine": job.engine | engine,
+        "engine": {
+            name: value
+            for name, value in {**job.engine, **engine}.items()
+            if not (in_list and name == "plan")
+        },
     }
 
 

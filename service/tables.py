@@ -38,6 +38,9 @@ jobs = Table(
     # The newest numbers given out and taken in, kept here so that they never go back.
     Column("event_seq", Integer, nullable=False),
     Column("worker_seq", Integer, nullable=False),
+    # Of a story that was shortened: the newest event that is gone, and when it was done.
+    Column("shortened_seq", Integer, nullable=False, server_default="0"),
+    Column("shortened_at", Integer),
     Index("jobs_status", "status"),
 )
 

@@ -7,6 +7,7 @@ counted and timed all the same.
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from .stats import LinkMeter, LinkStats
 _DIRECTIONS = ("h2d", "d2h")
 # Each direction has a second stream, for what is wanted before all that has been read ahead.
 _STREAMS = tuple((one, urgent) for one in _DIRECTIONS for urgent in (False, True))
+_CLOCK_LIFE = 10.0  # seconds
 _cuda: Any = torch.cuda  # partly without types
 
 
@@ -79,8 +81,10 @@ class Transfer:
         self._streams: dict[tuple[str, bool], Any] = {}
         self._timed: list[tuple[str, int, int, Any, Any]] = []
         self._lock = threading.Lock()
+        self._device_clock: _Clock | None = None
         if device.type == "cuda":
             self._streams = {one: _cuda.Stream(device=device) for one in _STREAMS}
+            self._idle = _cuda.Stream(device=device)
 
     def to_device(
         self,
@@ -172,7 +176,10 @@ class Transfer:
         start = time.monotonic()
         target.copy_(source.view(target.shape))
         self._meters[direction].add(
-            payload_bytes=payload, padding_bytes=padding, busy_seconds=time.monotonic() - start
+            payload_bytes=payload,
+            padding_bytes=padding,
+            busy_seconds=time.monotonic() - start,
+            began=start,
         )
         return Fence()
 
@@ -205,14 +212,34 @@ class Transfer:
         """Move the copies that are through from the list of events into the counters."""
         with self._lock:
             under_way = []
+            clock = self._clock() if self._timed else None
             for entry in self._timed:
                 direction, payload, padding, begun, ended = entry
                 if not ended.query():
                     under_way.append(entry)
                     continue
+                assert clock is not None
                 self._meters[direction].add(
                     payload_bytes=payload,
                     padding_bytes=padding,
                     busy_seconds=begun.elapsed_time(ended) / 1000,
+                    began=clock.moment + clock.event.elapsed_time(begun) / 1000,
                 )
             self._timed = under_way
+
+    def _clock(self) -> "_Clock":
+        """A moment of the device on our own clock, not long ago: its floats hold few digits."""
+        if self._device_clock is None or time.monotonic() - self._device_clock.moment > _CLOCK_LIFE:
+            event = _cuda.Event(enable_timing=True)
+            event.record(self._idle)
+            event.synchronize()  # at once: nothing else is ever given to that stream
+            self._device_clock = _Clock(event, time.monotonic())
+        return self._device_clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When an event of the device was, on the monotonic clock."""
+
+    event: Any
+    moment: float

@@ -2,7 +2,7 @@
 
 The script is `script.json` in the run's folder or in the data directory above it:
 `{"steps": 6, "step_seconds": 0.02, "do": {"3": "kill"}}`. What stands under `do` happens once,
-when that step comes up first, whatever process comes up to it.
+when that step comes up first, whatever process comes up to it. `work` makes a step compute.
 """
 
 import errno
@@ -14,7 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.engine import OUTCOME_OF, RunEvent, RunResult, StopReason, TrainConfig
+from headrace.engine import (
+    OUTCOME_OF,
+    RunEvent,
+    RunResult,
+    StopReason,
+    Traffic,
+    TrainConfig,
+    Watch,
+)
 from headrace.service.preparation import PrepareRequest, Refused
 
 
@@ -25,9 +33,12 @@ def run_job(
     name: str,
     emit: Callable[[RunEvent], None],
     poll: Callable[[], StopReason | None],
+    watch: Watch = lambda look: None,
 ) -> RunResult:
     """Train a number that depends on the steps done, so that a lost or doubled step shows."""
     script = read_script(run_dir)
+    started = time.monotonic()
+    watch(lambda: read_at_a_gigabyte_a_second(time.monotonic() - started, script))
     total = int(script.get("steps", 4))
     committed = run_dir.parent / name / "committed.json"
     state = json.loads(committed.read_text()) if committed.exists() else {"step": 0, "weight": 1}
@@ -37,6 +48,7 @@ def run_job(
             return _result(OUTCOME_OF[reason], state, total)
         act_once(script, step, run_dir)
         time.sleep(script.get("step_seconds", 0.01))
+        sum(range(script.get("work", 0)))
         state = {"step": step, "weight": state["weight"] * 3 + step}
         _write(committed, state)
         emit(
@@ -51,6 +63,14 @@ def run_job(
     export.mkdir(exist_ok=True)
     (export / "config.json").write_text("{}")
     return _result("succeeded", state, total, export_dir=str(export))
+
+
+def read_at_a_gigabyte_a_second(seconds: float, script: dict[str, Any]) -> Traffic:
+    """What such a run moves in that time, on the volumes that the script names."""
+    read = int(1e9 * seconds)
+    links = {"nvme_read": read, "nvme_write": 0, "h2d": read, "d2h": 0}
+    per_volume = {"nvme_read": read, "nvme_write": 0}
+    return Traffic(links=links, volumes=dict.fromkeys(script.get("volumes", ()), per_volume))
 
 
 def prepare(request: PrepareRequest, emit: Callable[[RunEvent], object]) -> TrainConfig:

@@ -1,18 +1,28 @@
 """Small runs of the engine for tests: a tiny model, a random data set, and what came of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headrace.engine import RunEvent, RunResult, TrainConfig, read_model_spec, run_job
+from headrace.engine import (
+    ModelSpec,
+    ParamSpec,
+    RecordLayout,
+    RunEvent,
+    RunResult,
+    TrainConfig,
+    read_model_spec,
+    run_job,
+)
+from headrace.engine.export import ReadPieces
 from headrace.engine.report import StopReason
-from headrace.engine.state import STATE, state_record, state_views
 from headrace.storage import HostArena, TensorStore, VolumeConfig
 
 STORE = "run"
 MIB = 2**20
+ReadRecord = Callable[[RecordLayout, torch.Tensor], None]
 
 
 class Run:
@@ -62,6 +72,19 @@ class Run:
         return read_state(self.config)
 
 
+def whole_params(spec: ModelSpec, read_record: ReadRecord) -> ReadPieces:
+    """What an export asks for, from a function that fills a record's weights."""
+    scratch = torch.empty(max(record.num_elements for record in spec.records))
+
+    def read_pieces(layout: RecordLayout) -> Iterator[tuple[ParamSpec, torch.Tensor]]:
+        values = scratch[: layout.num_elements]
+        read_record(layout, values)
+        for param in layout.params:
+            yield param, values[param.offset : param.offset + param.num_elements]
+
+    return read_pieces
+
+
 def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
     """Every component of every record of a run's last commit."""
     spec = read_model_spec(config.model)
@@ -69,16 +92,15 @@ def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
     found = {}
     with TensorStore.open(volumes, name=STORE, read_only=True) as store:
         for layout in spec.records:
-            record = state_record(layout)
+            record = store.records[layout.name]
             with HostArena(record.padded_bytes) as arena:
                 slot = arena.carve(record.padded_bytes)
                 store.read_into(layout.name, slot).result()
-                views = state_views(slot, record)
-                for name, tensor in zip(
-                    STATE, (views.hi, views.lo, views.exp_avg, views.exp_avg_sq), strict=True
-                ):
-                    found[f"{layout.name}.{name}"] = tensor.clone()
-                del views, tensor, slot
+                for one in record.tensors:
+                    place = record.offset(one.name)
+                    tensor = slot.tensor(getattr(torch, one.dtype), one.shape[0], place)
+                    found[f"{layout.name}.{one.name}"] = tensor.clone()
+                del tensor, slot
     return found
 
 
@@ -98,5 +120,4 @@ def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tenso
     """Every bit of weights and moments is the same."""
     assert one.keys() == other.keys()
     for name, tensor in one.items():
-        bits = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
-        assert torch.equal(bits, other[name].view(bits.dtype)), f"{name} differs"
+        assert torch.equal(tensor.view(torch.uint8), other[name].view(torch.uint8)), name

@@ -26,7 +26,7 @@ Compile = Annotated[str, typer.Option(help="torch.compile of the layers: off, st
 StateTier = Annotated[str, typer.Option(help="Home of the state: nvme, host, device, or auto.")]
 MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")]
 Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
-StateFormat = Annotated[str, typer.Option(help="How the state is stored.")]
+StateFormat = Annotated[str, typer.Option(help="How state is held: exact, q8, sr_bf16 or sr_q8.")]
 Recompute = Annotated[str, typer.Option(help="Layers computed again in backward: auto, all, none.")]
 OptimizerDevice = Annotated[
     str, typer.Option(help="What updates layers in host memory: auto, device or host.")

@@ -51,6 +51,7 @@ def _facts(
     facts = [
         ["model", str(model)],
         ["box", f"{box} ({whence})"],
+        ["state format", _formats(plan)],
         ["state of records", homes],
         ["layers kept, not recomputed", str(len(plan["keep_layers"]))],
         ["slots", f"{plan['num_slots']} of {human_bytes(plan['slot_bytes'])}"],
@@ -76,6 +77,14 @@ def _facts(
     if money := forecast["money"]:
         facts.append(["cost", _money(money)])
     return facts
+
+
+def _formats(plan: dict[str, Any]) -> str:
+    """The state's bytes as it is held, and as other formats would hold it."""
+    sizes = {name: human_bytes(size) for name, size in plan["state_bytes"].items()}
+    own = plan["state_format"]
+    others = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != own)
+    return f"{own}, {sizes[own]} (as {others})"
 
 
 def _wear(wear: dict[str, Any]) -> str:

@@ -19,12 +19,17 @@ from .watch import Bar
 if TYPE_CHECKING:
     from headrace.engine import RunEvent
 
+StateFormat = Annotated[
+    str | None, typer.Option(help="exact, q8 (economy), sr_bf16 or sr_q8, in place of the job's.")
+]
+
 
 def train(
     job_file: Annotated[Path, typer.Argument(help="A create body as JSON.")],
     model: Annotated[
         Path | None, typer.Option(help="The model's directory, in place of the name in the job.")
     ] = None,
+    state_format: StateFormat = None,
     config: Config = None,
     data_dir: DataDir = None,
     volume: Volumes = None,
@@ -54,6 +59,8 @@ def train(
         host_bytes=host_bytes,
     )
     body = read_job_file(job_file)
+    if state_format is not None:
+        body = {**body, "state_format": state_format}
     progress = Progress(job_id=job_file.stem, status="running")
     bar = None if as_json else Bar(progress, console())
     shown: AbstractContextManager[object] = bar or nullcontext()

@@ -3,20 +3,19 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from ..contract import Daemon
 from ..errors import ApiError
-from ..events import ends, follow
-from ..jobs import EventRecord
+from ..events import follow
 from ..logs import get_logger
 from ..shapes import event_object, job_object, page
 from ..status_feed import StatusFeed
+from ..story import Encoder, Thinner, encode
 from .common import After, Limit, TheDaemon, require_job, unknown_after
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
@@ -44,21 +43,25 @@ def list_events(
 @router.get("/stream", response_model=None)
 async def stream(
     job_id: str,
+    request: Request,
     daemon: TheDaemon,
     last_event_id: Annotated[str | None, Header()] = None,
     after_seq: Annotated[int | None, Query(ge=0, alias="last_event_id")] = None,
+    metrics_per_second: Annotated[float | None, Query(gt=0, le=1000)] = None,
 ) -> Response:
     """Live events as server-sent events: a snapshot, what was missed, then what happens.
 
     Resumes after the header `Last-Event-ID`, or the query's `last_event_id` (0: from the start).
-    204 when the job is over and the client has seen it all.
+    204 when the job is over and the client has seen it all. With `metrics_per_second`, step reports
+    that come faster are left out; the newest always comes.
     """
     job = await daemon.journal.call(require_job, daemon, job_id)
     newest = await daemon.journal.call(daemon.journal.last_event_seq, job_id)
     seen = _read_seq(last_event_id) if last_event_id else after_seq
     if job.is_terminal and seen == newest:
         return Response(status_code=204)
-    return Stream(_tell(daemon, job_id, seen), ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
+    story = _tell(daemon, job_id, seen, _encoder(request), Thinner(metrics_per_second))
+    return Stream(story, ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
 
 
 @box_router.get("/status/stream", response_model=None)
@@ -82,31 +85,31 @@ class Stream(EventSourceResponse):
             log.info("dropped a viewer that does not read", path=scope["path"])
 
 
-async def _tell(daemon: Daemon, job_id: str, seen: int | None) -> AsyncIterator[ServerSentEvent]:
+async def _tell(
+    daemon: Daemon, job_id: str, seen: int | None, encoder: Encoder, thinner: Thinner
+) -> AsyncIterator[bytes]:
     journal = daemon.journal
     with daemon.hub.view(job_id) as viewer:
         newest = await journal.call(journal.last_event_seq, job_id)
-        if seen is not None and seen > newest:
-            yield _event("reset", await journal.call(_job_object, daemon, job_id), newest)
+        shortened = await journal.call(journal.shortened_seq, job_id)
+        if seen is not None and (seen > newest or 0 < seen < shortened):
+            yield encode("reset", await journal.call(_job_object, daemon, job_id), newest)
             seen = newest
         seen = newest if seen is None else seen
         job = await journal.call(require_job, daemon, job_id)
-        yield _event("snapshot", job_object(job), seen)
+        yield encode("snapshot", job_object(job), seen)
         if not (job.is_terminal and seen == newest):
-            async for item in follow(journal, viewer, seen):
-                if isinstance(item, EventRecord):
-                    yield _event(_name(item), event_object(item), item.seq)
-                    if ends(item):
-                        break
-                else:
-                    yield _event("tier", {"data": item}, None)
-        yield _event("done", await journal.call(_job_object, daemon, job_id), None)
+            async for items in follow(journal, viewer, seen):
+                told = b"".join(encoder(one) for item in items for one in thinner.take(item))
+                if told:
+                    yield told
+        yield encode("done", await journal.call(_job_object, daemon, job_id))
 
 
-async def _tell_status(feed: StatusFeed) -> AsyncIterator[ServerSentEvent]:
+async def _tell_status(feed: StatusFeed) -> AsyncIterator[bytes]:
     name = "snapshot"
     async for status in feed.follow():
-        yield _event(name, status, None)
+        yield encode(name, status)
         name = "status"
 
 
@@ -114,16 +117,9 @@ def _job_object(daemon: Daemon, job_id: str) -> dict[str, Any]:
     return job_object(require_job(daemon, job_id))
 
 
-def _event(name: str, data: dict[str, Any], seq: int | None) -> ServerSentEvent:
-    number = None if seq is None else str(seq)
-    return ServerSentEvent(orjson.dumps(data).decode(), event=name, id=number)
-
-
-def _name(event: EventRecord) -> str:
-    """The stream's word for an event: a plain message is a `log` or a `warning`."""
-    if event.type != "message":
-        return event.type
-    return "log" if event.level == "info" else "warning"
+def _encoder(request: Request) -> Encoder:
+    encoder: Encoder = request.app.state.encoder
+    return encoder
 
 
 def _read_seq(text: str) -> int:

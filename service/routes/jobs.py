@@ -39,7 +39,9 @@ async def plan(body: CreateJob, request: Request) -> dict[str, Any]:
 def list_jobs(
     request: Request, daemon: TheDaemon, after: After = None, limit: Limit = 20
 ) -> dict[str, Any]:
-    """Jobs, newest first; `metadata[key]=value` filters, `metadata=null` finds those without."""
+    """Jobs, newest first, without their plans; `metadata[key]=value` filters, `metadata=null` finds
+    those without.
+    """
     pairs = request.query_params.multi_items()
     keyed = {re.fullmatch(r"metadata\[(.+)\]", name): value for name, value in pairs}
     try:
@@ -52,7 +54,8 @@ def list_jobs(
     except KeyError:
         raise unknown_after(after) from None
     places = look(daemon.journal)
-    return page([job_object(job, place=places.get(job.id)) for job in jobs], limit)
+    shown = [job_object(job, place=places.get(job.id), in_list=True) for job in jobs]
+    return page(shown, limit)
 
 
 @router.get("/jobs/{job_id}", response_model=None)

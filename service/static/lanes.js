@@ -66,10 +66,10 @@ function box(className, ...children) {
   return made;
 }
 
-// Draw the newest step: as a timeline where the engine told one for this step, else from its totals.
+// Draw the newest step of which the engine told when what ran; without one, from the totals of the newest step.
 export function drawLanes(place, note, report, timeline) {
   if (!report?.step_seconds) return;
-  const exact = timeline && timeline.step === report.step ? timeline : null;
+  const exact = timeline?.step && timeline.step <= report.step ? timeline : null;
   const lanes = exact?.lanes ?? fromTotals(report);
   const seconds = exact?.seconds ?? report.step_seconds;
   const made = LANES.map(([name, title]) => box("lane",
@@ -80,7 +80,9 @@ export function drawLanes(place, note, report, timeline) {
   const marks = [0, 0.25, 0.5, 0.75, 1].map((part) => words("", part ? duration(seconds * part) : "0"));
   const ruler = box("ruler", box("", ...marks));
   place.replaceChildren(...made, ruler);
-  note.textContent = `step ${FORMATS.count(report.step)}, ${exact ? "as it went" : "totals: bars show how long, not when"}`;
+  const step = `step ${FORMATS.count(report.step)}`;
+  if (!exact) note.textContent = `${step}: bars show how long, not when`;
+  else note.textContent = exact.step === report.step ? step : `picture of step ${FORMATS.count(exact.step)}, numbers of ${step}`;
 }
 
 // Rates over the links: live ones where the worker tells them, else those of the newest step.

@@ -1,5 +1,6 @@
 """Law 1: placement, slots, recompute, clip way, crashes and resumes never change a bit."""
 
+import json
 import os
 import signal
 import subprocess
@@ -40,6 +41,9 @@ def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         {"num_slots": 1},
         {"activation_tier": "host"},
         {"grad_tier": "device"},
+        {"clip_way": "speculative", "state_tier": "host"},
+        {"clip_way": "speculative", "state_tier": "host", "commit_every_steps": 3, "num_slots": 5},
+        {"clip_way": "speculative", "state_tier": "host", "optimizer_host_share": 0.5},
         {"grad_tier": "host", "state_tier": "host", "commit_every_steps": 3},
         {"state_tier": "host", "commit_every_steps": 4, "num_slots": 12},
         {"recompute": "none"},
@@ -63,6 +67,47 @@ def test_placement_never_changes_a_bit(
     run.go()
     assert [m["clip_factor"] < 1 for m in run.metrics()] == [True] * 4  # the clip bites
     assert [m["loss"] for m in run.metrics()] == [m["loss"] for m in plain.metrics()]
+    assert_same_state(run.state(), plain.state())
+
+
+@pytest.fixture(scope="module", params=["q8", "sr_bf16", "sr_q8"])
+def compact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same in a compact format."""
+    folder = tmp_path_factory.mktemp("compact")
+    model = make_tiny_llama(folder / "model", tied=False, seed=1, layers=2)
+    dataset = write_dataset(folder / "data", LENGTHS, vocab=384)
+    settings = {**plain_settings(), "state_format": request.param}
+    run = Run(folder / "plain", model, dataset, **settings)
+    run.go()
+    return model, dataset, run, settings
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"clip_way": "speculative", "num_slots": 1},
+        {"clip_way": "deferred", "commit_every_steps": 3, "state_tier": "host"},
+        {"state_tier": "device", "recompute": "none"},
+    ],
+    ids=["redone", "deferred", "resident"],
+)
+def test_placement_never_changes_a_bit_of_a_compact_format(
+    compact: Any, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    model, dataset, plain, settings = compact
+    run = Run(tmp_path, model, dataset, **{**settings, **other})
+    run.go()
+    assert [m["clip_factor"] < 1 for m in run.metrics()] == [True] * 4  # the clip bites
+    assert_same_state(run.state(), plain.state())
+
+
+def test_a_compact_run_killed_and_resumed_ends_with_the_same_bits(
+    compact: Any, tmp_path: Path
+) -> None:
+    model, dataset, plain, settings = compact
+    assert _killed(tmp_path, model, dataset, settings, kill_at=15) == -signal.SIGKILL
+    run = Run(tmp_path, model, dataset, **settings)
+    assert run.go().outcome == "succeeded"
     assert_same_state(run.state(), plain.state())
 
 
@@ -121,7 +166,7 @@ def test_a_run_that_was_paused_at_every_step_ends_with_the_same_bits(
 
 
 _CHILD = """
-import os, signal, sys
+import json, os, signal, sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
 from runs import Run
@@ -132,8 +177,20 @@ def emit(event):
     count += 1
     if count == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
-Run(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), **{packed!r}).go(emit=emit)
+folders = [Path(text) for text in sys.argv[1:4]]
+Run(*folders, **json.loads(sys.argv[5])).go(emit=emit)
 """
+
+
+def _killed(
+    folder: Path, model: Path, dataset: Path, settings: dict[str, Any], *, kill_at: int
+) -> int:
+    """The exit status of a run in a process of its own that kills itself at an event."""
+    tests = Path(__file__).parent.parent
+    paths = [str(tests), str(tests.parent / ".src")]
+    arguments = [*map(str, (folder, model, dataset, kill_at)), json.dumps(settings)]
+    command = [sys.executable, "-c", _CHILD.format(paths=paths), *arguments]
+    return subprocess.run(command, env={**os.environ}, check=False).returncode
 
 
 @pytest.mark.parametrize("kill_at", [2, 13, 15, 17, 18])
@@ -141,16 +198,7 @@ def test_killed_at_any_event_and_resumed_ends_with_the_same_bits(
     origin: Any, tmp_path: Path, kill_at: int
 ) -> None:
     model, dataset, plain = origin
-    tests = Path(__file__).parent.parent
-    paths = [str(tests), str(tests.parent / ".src")]
-    command = [
-        sys.executable,
-        "-c",
-        _CHILD.format(paths=paths, packed=PACKED),
-        *map(str, (tmp_path, model, dataset)),
-    ]
-    killed = subprocess.run([*command, str(kill_at)], env={**os.environ}, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    assert _killed(tmp_path, model, dataset, PACKED, kill_at=kill_at) == -signal.SIGKILL
     events: list[RunEvent] = []
     run = Run(tmp_path, model, dataset, **PACKED)
     assert run.go(emit=events.append).outcome == "succeeded"

@@ -66,6 +66,7 @@ def report(step: int, **given: Any) -> StepReport:
     values: dict[str, Any] = {
         "step": step, "total_steps": 100, "epoch": 0.0, "loss": 1.0, "grad_norm": 1.0,
         "clip_factor": 1.0, "learning_rate": 1e-5, "skipped": False, "num_tokens": 100,
+        "num_computed_tokens": 100,
         "num_trained_tokens": 100, "token_accuracy": 0.5, "step_seconds": 1.0,
         "planned_seconds": 1.0, "compute_seconds": 0.5, "planned_compute_seconds": 0.5,
         "forward_seconds": 0.3, "backward_seconds": 0.6, "optimizer_seconds": 0.1,

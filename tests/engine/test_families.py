@@ -16,7 +16,7 @@ from headrace.engine.hf_config import build_config
 from headrace.engine.source import spec_from_config
 from headrace.engine.weight_source import open_source
 from reference import read_checkpoint, relative_differences, train_reference
-from runs import Run, assert_same_state, read_params
+from runs import Run, assert_same_state, read_params, whole_params
 from tiny_families import CASES, SHARED, WINDOW, write_family
 
 LENGTHS = [24, 9, 17, 5, 30]  # most are longer than a window
@@ -71,11 +71,10 @@ def test_twenty_clipped_steps_are_those_of_plain_pytorch(tmp_path: Path, case: s
 def test_a_sharded_model_comes_back_with_the_same_logits(tmp_path: Path, case: str) -> None:
     source = write_family(tmp_path / "source", case, dtype="bfloat16", num_shards=3)
     spec = read_model_spec(source)
-    scratch = torch.empty(max(record.num_elements for record in spec.records))
     with open_source(source, spec) as weights:
         export_checkpoint(
             tmp_path / "out", spec, assets_dir=source, dtype="bfloat16",
-            shard_bytes=60_000, read_record=weights.read_record, scratch=scratch,
+            shard_bytes=60_000, read_pieces=whole_params(spec, weights.read_record),
         )  # fmt: skip
     ids = torch.arange(2 * 24).view(2, 24)
     given, got = (AutoModelForCausalLM.from_pretrained(path) for path in (source, tmp_path / "out"))
@@ -88,12 +87,16 @@ def test_a_sharded_model_comes_back_with_the_same_logits(tmp_path: Path, case: s
 
 @pytest.mark.parametrize("case", CASES)
 def test_layout_kinds_and_traits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
-    """Names and shapes in its order, and for each layer how far back a token sees."""
+    """Names and shapes, matrices before vectors, and for each layer how far back a token sees."""
     folder = write_family(tmp_path, case)
     model = AutoModelForCausalLM.from_pretrained(folder)
     spec = read_model_spec(folder)
-    found = [(param.name, param.shape) for record in spec.records for param in record.params]
-    assert found == [(name, tuple(values.shape)) for name, values in model.named_parameters()]
+    found = {param.name: param.full_shape for record in spec.records for param in record.params}
+    assert found == {name: tuple(values.shape) for name, values in model.named_parameters()}
+    for record in spec.of_kind("layer"):
+        lengths = [len(param.shape) for param in record.params]
+        assert lengths == sorted(lengths, reverse=True)
+        assert record.num_matrix_elements == record.params[lengths.index(1)].offset
     names = getattr(model.config, "layer_types", None)
     if names is not None:
         assert [kind.name for kind in spec.layer_kinds] == names

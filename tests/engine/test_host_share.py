@@ -6,8 +6,8 @@ import pytest
 
 from headrace.engine import Box, Plan, TrainConfig, make_plan, shape_spec
 from headrace.engine.cost import host_wait
+from headrace.engine.homes import Tier, early_records
 from headrace.engine.rates import LayerRate, Rates, VolumeRates, Work
-from headrace.engine.sizes import Tier
 from headrace.engine.step_cost import VisitCost
 from headrace.engine.visits import Visit, host_update_visit, step_visits, sweep_visits
 
@@ -89,9 +89,10 @@ def test_every_record_is_updated_once_by_one_of_the_two(way: Any) -> None:
         tiers,
         (),
         way,
-        pending=True,
+        pending=way == "deferred",
         num_slots=3,
         on_host=on_host,
+        early_records=early_records(tiers, 2, on_host, way),
     )
     by_device = [visit.record for visit in visits if visit.writes]
     by_processor = [visit.record for visit in visits if visit.on_host]

@@ -9,9 +9,11 @@ import pytest
 
 from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch, make_plan
 from headrace.engine.box import detect_box
+from headrace.engine.config import StateFormat
+from headrace.engine.homes import Way, early_records
 from headrace.engine.shapes import shape_spec
 from headrace.engine.state import state_record
-from headrace.engine.visits import Way, step_visits
+from headrace.engine.visits import step_visits
 from headrace.storage import NoSpace, TensorStore, VolumeConfig, VolumeRoom
 
 MIB = 2**20
@@ -34,8 +36,9 @@ def test_every_record_is_updated_once_in_each_way() -> None:
                     tiers,  # type: ignore[arg-type]
                     keep,
                     way,
-                    pending=True,
+                    pending=way == "deferred",
                     num_slots=2,
+                    early_records=early_records(tiers, 2, (), way),  # type: ignore[arg-type]
                 )
                 written = sorted(visit.record for visit in visits if visit.writes)
                 assert written == list(range(len(SPEC.records)))
@@ -48,7 +51,15 @@ def test_the_layer_where_forward_turns_around_is_read_once(way: Way) -> None:
     turning = SPEC.records.index(SPEC.of_kind("layer")[-1])
 
     def read(num_slots: int) -> list[str]:
-        visits = step_visits(SPEC, tiers, (), way, pending=True, num_slots=num_slots)  # type: ignore[arg-type]
+        visits = step_visits(
+            SPEC,
+            tiers,  # type: ignore[arg-type]
+            (),
+            way,
+            pending=way == "deferred",
+            num_slots=num_slots,
+            early_records=early_records(tiers, 1, (), way),  # type: ignore[arg-type]
+        )
         return [visit.reads for visit in visits if visit.record == turning]
 
     last = {"speculative": [], "serial": ["state"], "deferred": []}[way]
@@ -129,7 +140,7 @@ def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, s
     volume = VolumeConfig(path=tmp_path, limit_bytes=needed + slack)
     room = detect_box(device="cpu", volumes=[f"{tmp_path}:{needed + slack}"]).volumes
     box = Box.from_dict(json.loads(json.dumps(asdict(replace(BOX, volumes=room)))))
-    records = [state_record(record) for record in spec.records]
+    records = [state_record(record, "exact") for record in spec.records]
     if slack:
         with pytest.raises(CannotFit, match="of a limit of"):
             make_plan(spec, _config(), longest_row_tokens=16, box=box)
@@ -139,6 +150,26 @@ def test_what_is_planned_is_created_and_what_is_refused_is_not(tmp_path: Path, s
     make_plan(spec, _config(), longest_row_tokens=16, box=box)
     TensorStore.create([volume], records, name="s").close()
     assert (tmp_path / "s" / "data.bin").stat().st_size == needed
+
+
+def test_a_plan_counts_the_state_in_every_format() -> None:
+    spec = shape_spec("llama-8b-vocab-32k")
+    box = replace(BOX, device_bytes=2**40, host_bytes=2**40, volumes={"/v": 2**40})
+    plans = {
+        name: make_plan(spec, _config(state_format=name), longest_row_tokens=256, box=box)
+        for name in get_args(StateFormat)
+    }
+    tables = sum(record.num_params for record in spec.records if record.kind != "layer")
+    per_param = {"exact": 12, "q8": 5 + 1 / 64, "sr_bf16": 6, "sr_q8": 4 + 1 / 64}
+    for name, plan in plans.items():
+        assert plan.state_format == name and plan.state_bytes == plans["exact"].state_bytes
+        wanted = per_param[name] * (spec.num_params - tables) + 12 * tables
+        assert plan.state_bytes[name] == pytest.approx(wanted, rel=1e-3)
+    volumes = {name: plan.volume_bytes for name, plan in plans.items()}
+    assert volumes["exact"] > volumes["sr_bf16"] > volumes["q8"] > volumes["sr_q8"]
+    slots = {name: plan.slot_bytes for name, plan in plans.items()}
+    layer = spec.of_kind("layer")[0].num_elements
+    assert slots["sr_q8"] == pytest.approx(per_param["sr_q8"] * layer, rel=0.01)
 
 
 def test_the_microbatch_shrinks_until_it_fits() -> None:
@@ -166,12 +197,10 @@ def test_every_part_of_the_arena_is_whole_pages(rows: int) -> None:
         "compute_dtype": "bfloat16",
         "batch_rows": rows,
         "recompute": "all",
+        "activation_tier": "host",
     }
-    roomy = make_plan(SPEC, _config(**settings), longest_row_tokens=997, box=BOX)
-    short = roomy.total_device_bytes - roomy.slot_bytes - 1
-    config = _config(**settings, device_bytes=short)
-    plan = make_plan(SPEC, config, longest_row_tokens=997, box=BOX)
-    assert plan.activation_tier == "host"
+    plan = make_plan(SPEC, _config(**settings), longest_row_tokens=997, box=BOX)
+    assert plan.host_bytes["boundary_activations"] > 0
     assert all(size % 4096 == 0 for size in plan.host_bytes.values()), plan.host_bytes
 
 

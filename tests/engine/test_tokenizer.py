@@ -13,6 +13,7 @@ from headrace.engine.model_files import ModelError
 from headrace.engine.source import read_model_spec, spec_from_config
 from headrace.engine.tokenizer import load_tokenizer, prepare_model
 from headrace.engine.weight_source import open_source
+from runs import whole_params
 from tiny import make_tiny_llama, make_tokenizer
 from tiny_gguf import write_gguf
 
@@ -141,8 +142,7 @@ def test_export_of_a_gguf_is_a_directory_that_transformers_loads(tmp_path: Path)
             spec,
             assets_dir=assets_dir,
             dtype="bfloat16",
-            read_record=source.read_record,
-            scratch=torch.empty(max(record.num_elements for record in spec.records)),
+            read_pieces=whole_params(spec, source.read_record),
         )
     model = AutoModelForCausalLM.from_pretrained(target)
     tokenizer = AutoTokenizer.from_pretrained(target)

@@ -23,6 +23,9 @@ def _plan(run: Run) -> dict[str, Any]:
         ({"clip_way": "speculative", "max_grad_norm": 1e9}, "speculative"),
         ({"clip_mode": "per_layer"}, "speculative"),
         ({"clip_way": "serial", "recompute": "none"}, "serial"),
+        ({"clip_way": "serial", "state_format": "q8"}, "serial"),
+        ({"clip_way": "serial", "state_format": "sr_bf16"}, "serial"),
+        ({"clip_mode": "per_layer", "state_format": "sr_q8"}, "speculative"),
     ],
 )
 @pytest.mark.parametrize("tied", [True, False])
@@ -42,7 +45,7 @@ def test_every_step_moves_what_the_plan_says(
         # Kept gradients cross the device's links too: 4 bytes a parameter each way at most.
         for link in ("h2d", "d2h"):
             extra = links[link]["payload_bytes"] - planned[link]
-            assert 0 <= extra <= 4 / 12 * planned["nvme_write"]
+            assert 0 <= extra <= 4 / 12 * _plan(run)["state_bytes"]["exact"]
 
 
 def test_a_wrong_guess_reads_and_writes_the_state_once_more(tmp_path: Path) -> None:

@@ -137,6 +137,32 @@ def test_a_viewer_from_another_story_starts_anew(
     assert numbers(list(events)) == [2]
 
 
+def test_a_viewer_that_comes_back_to_what_was_removed_starts_anew(
+    client: httpx2.Client, daemon: FakeDaemon, job: JobRecord
+) -> None:
+    say(daemon, job, 3, type="phase")
+    say(daemon, job, 1)
+    daemon.journal.move(job.id, "succeeded")
+    daemon.journal.shorten_stories(ended_before=2**40)
+    reset, snapshot, done = stream(client, job, headers={"last-event-id": "3"})
+    assert (reset.event, reset.id, snapshot.event, done.event) == ("reset", "6", "snapshot", "done")
+    seen = list(stream(client, job, headers={"last-event-id": "4"}))
+    assert [event.event for event in seen] == ["snapshot", "log", "status", "done"]
+    assert numbers(list(stream(client, job, params={"last_event_id": 0}))) == [1, 5, 6]
+
+
+def test_step_reports_come_as_slowly_as_a_viewer_asks(
+    client: httpx2.Client, daemon: FakeDaemon, job: JobRecord
+) -> None:
+    events = stream(client, job, params={"metrics_per_second": 0.01})
+    next(events)
+    for step in range(1, 30):
+        say(daemon, job, 1, type="metrics", step=step)
+    daemon.journal.move(job.id, "succeeded")
+    steps = [event.data["step"] for event in events if event.event == "metrics"]
+    assert steps == [1, 29]
+
+
 @pytest.mark.parametrize("number", ["-1", "x", "1.5", "²"])
 def test_an_id_that_is_no_number_is_refused(
     client: httpx2.Client, job: JobRecord, number: str

@@ -296,6 +296,24 @@ def test_a_run_that_ends_early_says_why_in_a_sentence(
     assert str(error) in capsys.readouterr().err
 
 
+def test_the_state_format_on_the_line_stands_in_for_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def see(body: dict[str, Any], **_: object) -> None:
+        asked.append(body["state_format"])
+        raise NotFinite("seen")
+
+    monkeypatch.setattr("headrace.service.foreground.train_foreground", see)
+    job_file = tmp_path / "job.json"
+    job = {"model": "m", "training_file": "rows.jsonl", "state_format": "exact"}
+    job_file.write_text(json.dumps(job))
+    run("train", job_file, "--data-dir", tmp_path, "--state-format", "sr_q8")
+    run("train", job_file, "--data-dir", tmp_path)
+    assert asked == ["sr_q8", "exact"]
+
+
 def test_wrong_setting_names_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "headrace.toml"
     config.write_text("prot = 8400\n")

@@ -63,7 +63,7 @@ def test_a_database_is_copied_before_its_schema_changes(
     migrate(path)
     copy = tmp_path / "headrace.db.v0001.bak"
     assert copy.stat().st_mode & 0o777 == 0o600
-    for held, revision in ((path, "v0002"), (copy, "v0001")):
+    for held, revision in ((path, "v0003"), (copy, "v0001")):
         assert look(held, "select version_num from alembic_version") == [(revision,)]
         assert look(held, "select id from files") == [("file-1",)]
     assert look(path, "select count(*) from uploads") == [(0,)]
@@ -109,4 +109,4 @@ def test_a_migration_that_fails_leaves_the_old_schema_whole(
             migrate(path)
     assert look(path, "select name from sqlite_master order by name") == before
     migrate(path)
-    assert look(path, "select version_num from alembic_version") == [("v0002",)]
+    assert look(path, "select version_num from alembic_version") == [("v0003",)]

@@ -169,6 +169,19 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert {name: job.hyperparameters[name] for name in asked} == asked
 
 
+@pytest.mark.parametrize(
+    ("asked", "state_format"),
+    [(None, "exact"), ("exact", "exact"), ("economy", "q8"), ("q8", "q8"), ("sr_q8", "sr_q8")],
+)
+def test_the_state_format_that_is_asked_for_runs_and_is_shown(
+    model_dir: Path, tmp_path: Path, asked: str | None, state_format: str
+) -> None:
+    job = resolve(model_dir, write_rows(tmp_path / "t.jsonl", 9), state_format=asked)
+    assert job.train_config_values["state_format"] == state_format
+    assert job.settings["state_format"] == job.plan["state_format"] == state_format
+    assert job.plan["state_bytes"]["q8"] < job.plan["state_bytes"]["exact"]
+
+
 @given(
     num_rows=st.integers(1, 10**7),
     asked=st.fixed_dictionaries(

@@ -21,7 +21,7 @@ PLAN = {
 
 
 def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
-    rows = {row["name"]: (row["planned"], row["path"]) for row in plan_rows(PLAN)}
+    rows = {row["name"]: (row["planned"], row["path"]) for row in plan_rows(PLAN, on_cpu=False)}
     assert rows == {
         "A step takes": ("4.00 s", "engine.step_time_s"),
         "at least, at most": ("3.60 s, 4.80 s", None),
@@ -41,8 +41,15 @@ def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
 
 
 def test_what_a_plan_does_not_say_is_left_out() -> None:
-    assert plan_rows({}) == [] and homes({}) == {} and advice({}) == []
-    assert [row["name"] for row in plan_rows({"volume_bytes": 1})] == ["Room on the drives"]
+    assert plan_rows({}, on_cpu=False) == [] and homes({}) == {} and advice({}) == []
+    rows = plan_rows({"volume_bytes": 1}, on_cpu=True)
+    assert [row["name"] for row in rows] == ["Room on the drives"]
+
+
+def test_on_a_cpu_both_tiers_are_one_memory() -> None:
+    rows = {row["name"]: row for row in plan_rows(PLAN, on_cpu=True)}
+    assert "Device memory" not in rows and "Host memory" not in rows
+    assert (rows["Memory"]["planned"], rows["Memory"]["path"]) == ("160 GB", "tier.host_bytes")
 
 
 def test_records_are_counted_by_home() -> None:

@@ -1,5 +1,8 @@
 """Copies between host and device: real, counted, ordered."""
 
+import time
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -58,3 +61,29 @@ def test_a_copy_on_cpu_is_done_when_it_returns() -> None:
         fence.wait()
         fence.order()
         assert transfer.fence().done()
+
+
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_the_times_of_copies_are_on_the_monotonic_clock(device_name: str) -> None:
+    device = torch.device(device_name)
+    size = 1 << 22
+    with (
+        HostArena(size, pin=device.type == "cuda") as arena,
+        DeviceSlab(size, device) as slab,
+        Transfer(device) as transfer,
+    ):
+        host, on_device = (one.carve(size).tensor(torch.uint8, size) for one in (arena, slab))
+        before = time.monotonic()
+        for _ in range(3):
+            transfer.to_device(host, on_device).wait()
+        between = transfer.stats()["h2d"]
+        transfer.to_device(host, on_device).wait()
+        after = time.monotonic()
+        stats = transfer.stats()["h2d"]
+    assert len(stats.spans) == 4
+    slack = 0.002  # the device's clock is read with some delay
+    moments = [before - slack, *(moment for span in stats.spans for moment in span), after + slack]
+    assert all(later >= moment - slack for moment, later in pairwise(moments))
+    busy = sum(stop - start for start, stop in stats.spans)
+    assert busy == pytest.approx(stats.busy_seconds)
+    assert (stats - between).spans == stats.spans[3:]
