@@ -12,6 +12,9 @@ import torch
 
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
+from .account import JobSize
+from .adamw_cpu import cpu_kernel
+from .advice import plan_report
 from .box import detect_box
 from .calibration import measure_once
 from .checkpoint import LoopState, as_begun
@@ -64,8 +67,10 @@ def run_job(
     if config.calibrate:
         most = extent_of(lengths, config).microbatch_tokens
         measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
-    plan = plan_run(spec, config, lengths, resumes=resumes)
-    emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
+    job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
+    plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
+    emit(RunEvent(type="plan", message=describe(plan), data=report))
+    warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
     keep_compiled(config)
     with ExitStack() as stack:
@@ -149,12 +154,30 @@ def settle_run(
     return settle_microbatch(config, lengths.longest)
 
 
-def plan_run(spec: ModelSpec, config: TrainConfig, lengths: RowLengths, *, resumes: bool) -> Plan:
-    """The plan for these data on this machine; a store that exists already has its space."""
+def plan_run(
+    spec: ModelSpec, config: TrainConfig, lengths: RowLengths, job: JobSize, *, resumes: bool
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan for these data on this machine, and all that is to be said of it.
+
+    A store that exists already has its space.
+    """
     box = detect_box(device=config.device, volumes=config.volumes)
     if resumes:
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
-    return make_plan(spec, config, longest_row_tokens=lengths.longest, box=box, lengths=lengths)
+    longest = lengths.longest
+    plan = make_plan(spec, config, longest_row_tokens=longest, box=box, job=job, lengths=lengths)
+    report = plan_report(
+        plan, spec, config, longest_row_tokens=longest, box=box, job=job, lengths=lengths
+    )
+    return plan, report
+
+
+def warn_of_slow_updates(plan: Plan, config: TrainConfig, emit: Emit) -> None:
+    """Say it where the processor updates records without the compiled kernel."""
+    kernel = cpu_kernel()
+    if kernel.form == "chunked" and (plan.on_host or config.device == "cpu"):
+        message = f"updates on the processor go chunk by chunk, several times slower: {kernel.why}"
+        emit(RunEvent(type="message", level="warn", message=message))
 
 
 def describe(plan: Plan) -> str:
@@ -166,7 +189,8 @@ def describe(plan: Plan) -> str:
     return (
         f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
         f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
-        f"{len(plan.keep_layers)} layers without recompute; device "
+        f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
+        f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"
     )

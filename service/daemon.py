@@ -103,8 +103,8 @@ class Daemon:
         self._tasks = [self._go(self._run_loop.run()), self._go(self._prepare_loop.run())]
         self._watching = asyncio.create_task(self._drives.run())
 
-    async def stop(self) -> None:
-        """Admit nothing more, let the worker finish its step and commit, end all children."""
+    async def drain(self) -> None:
+        """Start nothing more, let the worker finish its step and commit, end all children."""
         run, prepare = self._tasks
         self._run_loop.draining = True
         self._run_loop.wake()
@@ -112,6 +112,11 @@ class Daemon:
         self._watching.cancel()
         await self._worker.stop()
         await asyncio.wait([run], timeout=10)
+
+    async def stop(self) -> None:
+        """Drain, then close the journal and give the data directory back."""
+        await self.drain()
+        run, prepare = self._tasks
         run.cancel()
         await asyncio.gather(run, prepare, self._watching, return_exceptions=True)
         self.journal.close()
@@ -160,6 +165,15 @@ class Daemon:
             },
             "draining": self._run_loop.draining,
         }
+
+    def in_words(self) -> str:
+        """What goes on, in a sentence; does not block."""
+        worker = self._worker.status()
+        state = "finishing the step in hand" if self._run_loop.draining else worker["state"]
+        if worker["job_id"] is None:
+            return f"worker {state}"
+        step, total = (worker["telemetry"].get(name) for name in ("step", "total_steps"))
+        return f"{state}: {worker['job_id']}" + (f", step {step} of {total}" if step else "")
 
     def ready(self) -> list[str]:
         """Why no job can be taken now; empty when one can."""
