@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -17,6 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
+from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
@@ -28,7 +29,8 @@ from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_truth import StepTruth
-from .visits import Way, update_visit
+from .visits import update_visit
+from .ways import next_way
 from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]
@@ -208,7 +210,9 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
                 link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
             )
         )
-    return _run_result(work, outcomes, steps)
+    mover.host_updates.wait_all()
+    updates = asdict(mover.host_updates.stats)
+    return {**_run_result(work, outcomes, steps), "host_optimizer": updates}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +227,9 @@ class _Timed:
 
 
 def _way(work: Workspace, outcomes: Sequence[StepOutcome]) -> Way:
-    """As in training: bet on no clipping when the last step was not clipped."""
-    if work.plan.clip_way == "auto":
-        return "serial" if outcomes and outcomes[-1].clipped else "speculative"
-    return work.plan.clip_way
+    """As in training."""
+    clipped = bool(outcomes) and outcomes[-1].clipped
+    return next_way(work.config, work.plan.clip_way, clipped_last=clipped)
 
 
 def _commit(work: Workspace, mover: Mover) -> float:
