@@ -8,12 +8,13 @@ from headrace.storage import DTYPE_BYTES
 
 from .config import TrainConfig
 from .cost import StepCost, play_visits
+from .homes import Placement, Way
 from .model import ModelSpec
 from .rates import Prices, VolumeRates
-from .sizes import Placement, Sizes
+from .sizes import Sizes
 from .state_record import model_weight_bytes, state_padded_bytes
 from .step_cost import StepModel
-from .visits import Way, sweep_visits
+from .visits import sweep_visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def commit_cost(model: StepModel, placement: Placement, way: Way, drives: Volume
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
     if way == "deferred":
-        visits = sweep_visits(model.spec)
+        visits = sweep_visits(model.spec, placement.on_host)
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
         moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}

@@ -14,6 +14,8 @@ ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Packing = Literal["on", "off"]
 Recompute = Literal["auto", "all", "none"]
+NearTier = Literal["auto", "device", "host"]
+OptimizerDevice = Literal["auto", "device", "host"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -69,7 +71,11 @@ class TrainConfig:
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"
+    activation_tier: NearTier = "auto"  # of boundary activations
+    grad_tier: NearTier = "auto"  # of gradients that wait, where the state is not on the device
     clip_way: ClipWay = "auto"
+    optimizer_device: OptimizerDevice = "auto"  # what updates layers whose state is in host memory
+    optimizer_host_share: float | None = None  # with auto: of these layers; None: the plan's choice
     commit_every_steps: int = 1
     commit_every_minutes: float | None = None  # also when so long has passed since the last one
     keep_commits: int = 0  # resumable commits kept besides the live one, at each checkpoint
@@ -102,6 +108,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+        self._check_optimizer_share()
         if self.packing == "off" and self.microbatch_tokens is not None:
             raise ValueError("microbatch_tokens is for packed rows, but packing is off")
         if self.max_wear_share is not None and not self.max_wear_share > 0:
@@ -116,6 +123,18 @@ class TrainConfig:
             raise ValueError(f"weight_decay is {self.weight_decay}; wanted 0 <= decay < 1")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
+
+    def _check_optimizer_share(self) -> None:
+        share = self.optimizer_host_share
+        if share is None:
+            return
+        if not 0 <= share <= 1:
+            raise ValueError(f"optimizer_host_share is {share}; wanted 0 to 1, or nothing")
+        if self.optimizer_device != "auto":
+            raise ValueError(
+                f"optimizer_host_share is {share}, but optimizer_device is "
+                f"{self.optimizer_device!r}; a share goes with auto alone"
+            )
 
     @property
     def numerics_key(self) -> dict[str, Any]:

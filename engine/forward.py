@@ -88,6 +88,9 @@ class ForwardCompute:
 
     _load_head = _load_table
 
+    def _catch_up(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
+        """Nothing but what was owed to the record."""
+
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         weights = param_views(self._weights(layout, slot), layout)
         module = self.work.module

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from .config import ClipWay, TrainConfig
+from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .homes import NearTier, Placement, Tier
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier
+from .sizes import Sizes
 from .step_cost import StepModel
-from .visits import Way
+from .ways import planned_way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -47,8 +48,11 @@ def choose_placement(
         group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
         if group:
             finalists = _shortest(model, drives, group)
-            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
-            best.append(_fastest(model, drives, [*finalists, *deeper]))
+            finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists = _shortest(model, drives, finalists)
+            finalists += fitting(_with_two_versions(sizes, finalists))
+            finalists += fitting(_with_host_updates(sizes, finalists))
+            best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
         return streamed[0][1]
@@ -56,7 +60,7 @@ def choose_placement(
 
 
 def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(choose_way(model.config, placement))
+    way = planned_way(model.config, placement)
     return formula_seconds(model, placement, way, drives)
 
 
@@ -74,8 +78,8 @@ def _fastest(
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
-        if reads_ahead(model, way):
+        way = planned_way(model.config, placement)
+        if reads_ahead(model, placement, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
@@ -96,23 +100,47 @@ def _with_more_slots(
             yield _with_kept(sizes, config, deep, device_limit)
 
 
-def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    """How the update waits for the norm; `auto` is decided step by step."""
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
+def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """Host memory to spare lets updates there be made before the norm is known."""
+    config = sizes.config
+    for placement in placements:
+        if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
+            yield replace(placement, host_versions=2)
 
 
-def planned_way(way: ClipWay) -> Way:
-    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
-    return "serial" if way == "auto" else way
+def _may_guess(config: TrainConfig, placement: Placement) -> bool:
+    """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
+    tiers, each = placement.tiers, config.commit_every_steps == 1
+    return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
+
+
+def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """The processor may update some of what lives in host memory while the device updates the
+    rest; where that is left to the plan, and where the processor has a compiled update: of compact
+    formats it has none, and a GPU is never slower."""
+    config = sizes.config
+    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
+        return
+    if config.device == "cuda" and config.state_format != "exact":
+        return
+    for placement in placements:
+        choices = {_updated_on_host(sizes, placement.tiers, part / 8) for part in range(1, 9)}
+        for on_host in sorted(choices - {()}):
+            yield replace(placement, on_host=on_host)
+
+
+def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
+    """The given share of the layers in host memory, the last ones: forward wants them last."""
+    records = sizes.spec.records
+    layers = [i for i, tier in enumerate(tiers) if tier == "host" and records[i].kind == "layer"]
+    return tuple(layers[len(layers) - round(share * len(layers)) :])
+
+
+def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
+    """What the processor updates because the run says so."""
+    config = sizes.config
+    share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
+    return _updated_on_host(sizes, tiers, share)
 
 
 def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -128,15 +156,13 @@ def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    near: tuple[NearTier, ...] = ("device", "host")
-    on_gpu = config.device == "cuda"
     for tiers in _tier_choices(sizes, config, host_limit):
         keep_grads = needs_kept_grads(config, tiers)
-        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
+        grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
             _slot_choices(config),
-            near if may_move_grads else ("host",),
-            near if on_gpu else ("device",),
+            _grad_tiers(config) if grads_move else ("host",),
+            _activation_tiers(config),
         ):
             placement = Placement(
                 tiers=tiers,
@@ -144,7 +170,10 @@ def _candidates(
                 grad_tier=grad_tier,
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
+                on_host=_asked_on_host(sizes, tiers),
             )
+            if config.clip_way == "speculative" and _may_guess(config, placement):
+                placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
@@ -196,6 +225,20 @@ def _slot_choices(config: TrainConfig) -> Sequence[int]:
     return range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
 
 
+def _grad_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where kept gradients may wait, the nearest first. The CPU's tiers are the same memory."""
+    if config.grad_tier != "auto":
+        return (config.grad_tier,)
+    return ("device", "host") if config.device == "cuda" else ("host",)
+
+
+def _activation_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where boundary activations may wait, the nearest first."""
+    if config.activation_tier != "auto":
+        return (config.activation_tier,)
+    return ("device", "host") if config.device == "cuda" else ("device",)
+
+
 def _with_kept(
     sizes: Sizes, config: TrainConfig, placement: Placement, device_limit: int
 ) -> Placement:
@@ -224,5 +267,7 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         tiers=tiers,
         num_slots=config.num_slots or MIN_SLOTS,
         keep_layers=tuple(keep),
+        activation_tier=_activation_tiers(config)[-1],
+        grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(config, tiers),
     )

@@ -14,14 +14,16 @@ from .account import JobSize, Wear
 from .basis import Basis
 from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
+from .homes import Placement, Tier, Way, early_records
 from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
-from .placement import choose_placement, choose_way, planned_way
+from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
-from .sizes import MIB, Placement, Sizes, Tier
+from .sizes import MIB, Sizes
 from .state_record import model_state_bytes, state_record
 from .step_cost import StepLoad, StepModel
-from .visits import Way, link_bytes, step_visits
+from .visits import link_bytes, step_visits
+from .ways import choose_way, planned_way
 
 
 class CannotFit(ValueError):
@@ -78,6 +80,8 @@ class Plan:
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
+    on_host: tuple[int, ...]  # records in host memory that the processor updates there
+    host_versions: int  # of the other records in host memory
     state_format: StateFormat
     state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
     max_step_tokens: int  # computed tokens of the largest step, padding too
@@ -87,6 +91,10 @@ class Plan:
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
     forecast: Forecast  # what it will take, and wait for
     basis: Basis  # of the forecast; for the run, not for those who read the plan
+
+    def early(self, way: Way) -> frozenset[int]:
+        """Records that are updated in their backward visit, before the norm is known."""
+        return early_records(self.tiers, self.host_versions, self.on_host, way)
 
     @property
     def total_device_bytes(self) -> int:
@@ -137,20 +145,16 @@ def make_plan(
         model, sizes, drives, device_limit=device_limit, host_limit=host_limit
     )
     clip_way = choose_way(config, placement)
+    chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}
     predicted = forecast(
-        model, sizes, placement, clip_way, planned_way(clip_way),
+        model, sizes, placement, clip_way, planned_way(config, placement),
         drives=drives, job=job, device_bytes=device_limit,
     )  # fmt: skip
     plan = Plan(
-        num_slots=placement.num_slots,
+        **chosen,
         num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
-        tiers=placement.tiers,
-        keep_layers=placement.keep_layers,
-        activation_tier=placement.activation_tier,
         clip_way=clip_way,
-        keep_grads=placement.keep_grads,
-        grad_tier=placement.grad_tier,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
         max_step_tokens=sizes.step_tokens,
@@ -170,13 +174,21 @@ def make_plan(
 def _bytes_by_way(
     spec: ModelSpec, config: TrainConfig, placement: Placement
 ) -> dict[str, dict[str, int]]:
-    tiers, keep, slots = placement.tiers, placement.keep_layers, placement.num_slots
     return {
         way: link_bytes(
             spec,
             config,
-            step_visits(spec, tiers, keep, way, pending=True, num_slots=slots),
-            tiers,
+            step_visits(
+                spec,
+                placement.tiers,
+                placement.keep_layers,
+                way,
+                pending=way == "deferred",
+                num_slots=placement.num_slots,
+                on_host=placement.on_host,
+                early_records=placement.early(way),
+            ),
+            placement.tiers,
         )
         for way in get_args(Way)
     }

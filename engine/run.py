@@ -13,6 +13,7 @@ import torch
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
 from .account import JobSize
+from .adamw_cpu import cpu_kernel
 from .advice import plan_report
 from .box import detect_box
 from .calibration import measure_once
@@ -69,6 +70,7 @@ def run_job(
     job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
     plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
     emit(RunEvent(type="plan", message=describe(plan), data=report))
+    warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
     keep_compiled(config)
     with ExitStack() as stack:
@@ -170,6 +172,14 @@ def plan_run(
     return plan, report
 
 
+def warn_of_slow_updates(plan: Plan, config: TrainConfig, emit: Emit) -> None:
+    """Say it where the processor updates records without the compiled kernel."""
+    kernel = cpu_kernel()
+    if kernel.form == "chunked" and (plan.on_host or config.device == "cpu"):
+        message = f"updates on the processor go chunk by chunk, several times slower: {kernel.why}"
+        emit(RunEvent(type="message", level="warn", message=message))
+
+
 def describe(plan: Plan) -> str:
     """A plan in a sentence."""
     homes = {"device": "on the device", "host": "in host memory", "nvme": "on NVMe"}
@@ -179,7 +189,8 @@ def describe(plan: Plan) -> str:
     return (
         f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
         f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
-        f"{len(plan.keep_layers)} layers without recompute; device "
+        f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
+        f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"
     )

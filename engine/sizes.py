@@ -6,6 +6,7 @@ from typing import Literal
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
+from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import attention_bytes, norm_bytes
@@ -20,27 +21,6 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
-MAX_STAGING = 4  # more staging slots would not make a drive faster
-
-Tier = Literal["device", "host", "nvme"]
-NearTier = Literal["device", "host"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the records' state lives, and what else takes memory by choice."""
-
-    tiers: tuple[Tier, ...]  # home of each record's state
-    num_slots: int
-    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: NearTier = "device"
-    keep_grads: bool = True  # final gradients wait for their update
-    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
-
-    @property
-    def num_staging(self) -> int:
-        """Host slots that NVMe records pass through; commits need one in any case."""
-        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,17 +173,22 @@ class Sizes:
         return copies * self.layer_elements * self.compute_bytes
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.state_bytes, placement.tiers, strict=True)
-        return sum(size for size, home in homes if home == tier)
+        versions, on_host = placement.host_versions if tier == "host" else 1, placement.on_host
+        homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
+        return sum(
+            versions_at_home(i, versions, on_host) * size
+            for i, (size, home) in homes
+            if home == tier
+        )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
-        homes = zip(self.spec.records, placement.tiers, strict=True)
+        grad_tier, on_host = placement.grad_tier, placement.on_host
         return sum(
             kept_grad_bytes(self.config, record)
-            for record, tier in homes
-            if keeps_grad_on_device(tier, placement.grad_tier) == on_device
+            for i, record in enumerate(self.spec.records)
+            if keeps_grad_on_device(i, placement.tiers, grad_tier, on_host) == on_device
         )
 
     @property
@@ -211,11 +196,6 @@ class Sizes:
         largest = max(record.num_elements for record in self.spec.records)
         one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
-
-
-def keeps_grad_on_device(tier: Tier, grad_tier: NearTier) -> bool:
-    """Whether a record's kept gradient waits on the device: beside its state, or by choice."""
-    return tier == "device" or grad_tier == "device"
 
 
 def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:

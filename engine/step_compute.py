@@ -12,12 +12,13 @@ from .data import Microbatch
 from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
+from .homes import Way
 from .layer import Weights, backward, param_views, trainable
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
 from .pending import PendingUpdate
-from .visits import Visit, Way
+from .visits import Visit
 from .workspace import RingSlot, Workspace
 
 
@@ -125,7 +126,7 @@ class StepCompute(ForwardCompute):
         for piece in work.spec.of_kind("head"):
             self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
         kept = self._gradients.finish(layout, work.norm_grad)
-        if visit.writes and not visit.pending:
+        if visit.writes:
             self._apply(layout, slot, kept, self._early_factor(layout))
 
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
@@ -167,6 +168,9 @@ class StepCompute(ForwardCompute):
         late = visit.phase == "optimizer"
         if late and self.settle().skipped:
             return
+        if visit.on_host:
+            self._mover.host_updates.submit(layout, self._host_factor(layout), self._inputs.scalars)
+            return
         factor = self._final_factor(layout) if late else self._early_factor(layout)
         self._apply(layout, slot, self._gradients.kept(layout, early=not late), factor)
 
@@ -188,6 +192,12 @@ class StepCompute(ForwardCompute):
         if self.work.config.clip_mode == "exact":
             return self._one * self.settle().factor
         return self._early_factor(layout)
+
+    def _host_factor(self, layout: RecordLayout) -> float:
+        """The final factor for the processor: known since the norm is, but for each layer's own."""
+        if self.work.config.clip_mode == "per_layer":
+            return float(self._early_factor(layout))
+        return self.settle().factor
 
     def _lagged_factor(self) -> Tensor:
         last = self._inputs.last_norm

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from .config import TrainConfig
 from .flops import head_flops, layer_flops
+from .homes import Placement, Tier, keeps_grad_on_device
 from .model import ModelSpec, RecordLayout
 from .rates import Rates, Work
-from .sizes import Placement, Sizes, Tier, kept_grad_bytes
+from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
@@ -54,6 +55,7 @@ class VisitCost:
     phase: Phase
     costs: Costs
     bytes: tuple[int, int, int, int]  # by report.LINKS
+    host_seconds: float = 0.0  # of the processor in the background
 
 
 class StepModel:
@@ -88,16 +90,19 @@ class StepModel:
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
         kept = set(placement.keep_layers)
-        gradients = placement.keep_grads and placement.grad_tier == "host"
         parked = placement.activation_tier == "host"
         found = []
         for visit in visits:
             layer = self.layer_of.get(visit.record)
             tier = placement.tiers[visit.record]
             record = self.spec.records[visit.record]
+            gradients = placement.keep_grads and not keeps_grad_on_device(
+                visit.record, placement.tiers, placement.grad_tier, placement.on_host
+            )
             key = (
                 record.kind, record.num_elements, layer in kept, tier, parked, gradients,
                 visit.action, visit.reads, visit.writes, visit.phase, visit.pending, layer == 0,
+                visit.on_host,
             )  # fmt: skip
             cost = self._known.get(key)
             if cost is None:
@@ -117,12 +122,14 @@ class StepModel:
         parked: bool,
         gradients: bool,
     ) -> VisitCost:
+        if visit.on_host:
+            return self._host_cost(visit, record)
         moved = visit_bytes(self.spec, self.config, visit, tier)
         up, down = 0, 0
         if parked and record.kind == "layer" and not kept:
             down += self._hidden_bytes if visit.action == "forward" else 0
             up += self._hidden_bytes if visit.action == "backward" else 0
-        if gradients and tier != "device":
+        if gradients:
             down += self._finished_bytes(visit, record)
             if visit.pending or (visit.action == "update" and visit.phase == "optimizer"):
                 up += kept_grad_bytes(self.config, record)
@@ -136,6 +143,17 @@ class StepModel:
             costs = (read, h2d + up, compute, d2h + down, written)
         return VisitCost(
             phase=visit.phase, costs=costs, bytes=(read, written, h2d + up, d2h + down)
+        )
+
+    def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
+        """An update by the processor. Where it computes as well, that waits meanwhile."""
+        seconds = self._per_element("host_update", record.num_elements)
+        alone = self.config.device == "cpu"
+        return VisitCost(
+            phase=visit.phase,
+            costs=(0, 0, seconds if alone else 0.0, 0, 0),
+            bytes=(0, 0, 0, 0),
+            host_seconds=0.0 if alone else seconds,
         )
 
     def _finished_bytes(self, visit: Visit, record: RecordLayout) -> int:

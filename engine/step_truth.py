@@ -6,11 +6,11 @@ from dataclasses import asdict
 from .cost import StepCost
 from .data import Microbatch
 from .expectation import DriftWatch, Expectation
+from .homes import Way
 from .report import Emit, Level, RunEvent, StepReport
 from .step import StepOutcome
 from .step_cost import StepLoad
 from .step_report import Links, StepClock
-from .visits import Way
 from .workspace import Workspace
 
 

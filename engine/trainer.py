@@ -13,6 +13,7 @@ from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
 from .evaluation import evaluate
+from .homes import Way
 from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
 from .mover import Mover
@@ -25,7 +26,7 @@ from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_spans import StepPictures
 from .step_truth import StepTruth
-from .visits import Way
+from .ways import next_way
 from .workspace import Workspace
 
 
@@ -156,10 +157,8 @@ class Trainer:
         )
 
     def _way(self) -> Way:
-        """Bet on no clipping only when the last step was not clipped."""
-        if self.work.plan.clip_way == "auto":
-            return "serial" if self.state.clipped_last else "speculative"
-        return self.work.plan.clip_way
+        way = self.work.plan.clip_way
+        return next_way(self.config, way, clipped_last=self.state.clipped_last)
 
     def _advance(self, step: int, outcome: StepOutcome) -> None:
         state = self.state

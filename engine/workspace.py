@@ -26,10 +26,12 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
+from .homes import keeps_grad_on_device, versions_at_home
+from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, Tier, keeps_grad_on_device, kept_grad_bytes
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes
 from .staging import StagingPool
 from .state import RecordViews, state_record, state_views
 
@@ -119,17 +121,22 @@ class Workspace:
             if tiers[layout.name] == "device"
         }
         self.resident_grads: Mapping[str, DeviceSlot] = {
-            name: slab.carve(size) for name, size in self._kept_grads(tiers, on_device=True)
+            name: slab.carve(size) for name, size in self._kept_grads(on_device=True)
         }
         for grads in self.resident_grads.values():
             grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
-        self.homes: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(self.records[layout.name].padded_bytes)
-            for layout in spec.records
+        self.homes: Mapping[str, HostHome] = {
+            layout.name: HostHome(
+                [
+                    self.arena.carve(self.records[layout.name].padded_bytes)
+                    for _ in range(versions_at_home(i, plan.host_versions, plan.on_host))
+                ]
+            )
+            for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
         self.grad_homes: Mapping[str, HostSlot] = {
-            name: self.arena.carve(size) for name, size in self._kept_grads(tiers, on_device=False)
+            name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
         }
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
@@ -145,14 +152,15 @@ class Workspace:
         fp32 = self.dtype == torch.float32
         self.layer_weights = self._empty((layer,), torch.float32) if fp32 else None
 
-    def _kept_grads(self, tiers: Mapping[str, Tier], *, on_device: bool) -> list[tuple[str, int]]:
+    def _kept_grads(self, *, on_device: bool) -> list[tuple[str, int]]:
         """Names and bytes of the gradients that are kept on the device, or in host memory."""
-        if not self.plan.keep_grads:
+        plan = self.plan
+        if not plan.keep_grads:
             return []
         return [
             (layout.name, size)
-            for layout in self.spec.records
-            if keeps_grad_on_device(tiers[layout.name], self.plan.grad_tier) == on_device
+            for i, layout in enumerate(self.spec.records)
+            if keeps_grad_on_device(i, plan.tiers, plan.grad_tier, plan.on_host) == on_device
             and (size := kept_grad_bytes(self.config, layout))
         ]
 
