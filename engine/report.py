@@ -87,8 +87,8 @@ class StepReport:
     backward_seconds: float
     optimizer_seconds: float
     commit_seconds: float  # of this step's commit, part of step_seconds; 0 without one
-    stall_read_seconds: float  # compute waited for a layer to arrive
-    stall_write_seconds: float  # a layer waited for a slot whose write was not finished
+    stall_read_seconds: float  # compute waited for a layer that was being read
+    stall_write_seconds: float  # compute waited for one that had no slot yet: writes were behind
     links: dict[str, LinkReport]
     rss_bytes: int
     device_peak_bytes: int

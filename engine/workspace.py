@@ -25,6 +25,7 @@ from headrace.storage import (
     Transfer,
 )
 
+from .adamw_cpu import compile_update
 from .config import TrainConfig
 from .homes import keeps_grad_on_device, versions_at_home
 from .host_home import HostHome
@@ -140,6 +141,8 @@ class Workspace:
         self.grad_homes: Mapping[str, HostSlot] = {
             name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
         }
+        if self.device.type == "cpu":
+            compile_update(self.config.state_format, self.dtype)
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
         self.module = LayerModule(
