@@ -93,7 +93,14 @@ def test_boundary_activations_on_the_host_change_no_bit(
     inputs: Any, tmp_path: Path, tier: str
 ) -> None:
     """A device budget just short of the boundary activations sends them to pinned memory."""
-    fixed = {"state_tier": tier, "num_slots": 2, "recompute": "all", **BF16}
+    # A row or two in each microbatch: of few, large ones all are on their way at once.
+    fixed = {
+        "state_tier": tier,
+        "num_slots": 2,
+        "recompute": "all",
+        "microbatch_tokens": 30,
+        **BF16,
+    }
     plain = _run(tmp_path / "plain", inputs, **fixed)
     (plan,) = [event.data for event in plain.events if event.type == "plan"]
     near = plan["device_bytes"]["gradients"]
