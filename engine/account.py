@@ -2,28 +2,37 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.storage import DTYPE_BYTES
 
 from .config import TrainConfig
 from .cost import StepCost, play_visits
+from .homes import Placement, Way
 from .model import ModelSpec
 from .rates import Prices, VolumeRates
-from .sizes import Placement
+from .sizes import Sizes
 from .state_record import model_weight_bytes, state_padded_bytes
 from .step_cost import StepModel
-from .visits import Way, sweep_visits
+from .visits import sweep_visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """How much a job trains. `row_tokens`: mean tokens of a row, padding included; None: as many
-    as the longest has. `trained_share`: of the tokens, those that the loss counts."""
+    """How much a job trains, as far as it is known. `row_tokens`: mean tokens of a row, padding
+    included; None: as many as the longest has. `trained_share`: of the tokens, those that the loss
+    counts."""
 
     num_steps: int | None = None
     row_tokens: float | None = None
     trained_share: float = 1.0
+
+    def completed(self, sizes: Sizes) -> "JobSize":
+        """What was not given, from the rows where the sizes know them."""
+        steps, mean = self.num_steps, self.row_tokens
+        if mean is None and sizes.mean_step_tokens is not None:
+            mean = sizes.mean_step_tokens / sizes.config.batch_rows
+        return replace(self, num_steps=steps or sizes.num_steps, row_tokens=mean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +81,18 @@ def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
 
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
-    state = [state_padded_bytes(one, model.config.state_format) for one in model.spec.records]
-    homes = list(zip(state, placement.tiers, strict=True))
+    records = zip(model.spec.records, placement.tiers, strict=True)
+    homes = [
+        (state_padded_bytes(record, model.config.state_format), tier)
+        for record, tier in records
+        if record.base is None
+    ]
     host = sum(size for size, tier in homes if tier == "host")
     device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
-    if way == "deferred":
-        visits = sweep_visits(model.spec)
+    visits = sweep_visits(model.spec, placement.on_host) if way == "deferred" else []
+    if visits:
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
         moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}

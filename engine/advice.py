@@ -14,12 +14,14 @@ from .account import JobSize, steps_between_commits
 from .config import TrainConfig
 from .forecast import RESOURCE_NAMES
 from .model import ModelSpec
+from .packing import RowLengths
 from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
 from .rates import VolumeRates
 
 NUM_CHANGES = 3
 _LEAST_GAIN = 0.02  # smaller ones are within the error of the prediction
 _COMMIT_SHARE = 0.05  # of a step's time: commits that take less are not worth rarer ones
+_SAMPLE_ROWS = 8192  # of the data, that a change is judged by
 GIB = 2**30
 
 
@@ -51,19 +53,21 @@ def find_changes(
     longest_row_tokens: int,
     box: Box,
     job: JobSize | None = None,
+    lengths: RowLengths | None = None,
 ) -> list[Change]:
     """The three changes that would help most, the best first; fewer when fewer would."""
     now = plan.forecast.tokens_per_second
-    job = replace(job or JobSize(), num_steps=None)
+    rows = lengths and lengths.sample(_SAMPLE_ROWS)
     found = []
     for variant in _variants(plan, config, box):
         try:
             other = make_plan(
                 spec,
-                variant.config,
+                replace(variant.config, max_wear_share=None),
                 longest_row_tokens=longest_row_tokens,
                 box=variant.box,
                 job=job,
+                lengths=rows,
             ).forecast
         except CannotFit:
             continue
@@ -184,10 +188,17 @@ def plan_report(
     longest_row_tokens: int,
     box: Box,
     job: JobSize | None = None,
+    lengths: RowLengths | None = None,
 ) -> dict[str, Any]:
     """The plan as programs get it: what was decided, what it will take, what would help."""
     changes = find_changes(
-        plan, spec, config, longest_row_tokens=longest_row_tokens, box=box, job=job
+        plan,
+        spec,
+        config,
+        longest_row_tokens=longest_row_tokens,
+        box=box,
+        job=job,
+        lengths=lengths,
     )
     return {
         **plan.to_dict(),

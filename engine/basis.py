@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from .homes import Placement
 from .rates import Rates, VolumeRates
-from .sizes import Placement, Sizes
+from .sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

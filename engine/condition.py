@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cost import planned_visits
+from .homes import Placement, Tier, Way
 from .rates import Rates, VolumeRates
-from .sizes import Placement, Tier
 from .step_cost import Costs, StepModel
-from .visits import Phase, Way
+from .visits import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,9 @@ def conditions(
     )
     groups: dict[tuple[Phase, Tier, bool, Costs], list[Costs]] = {}
     for visit, once, double in costs:
-        if visit.action not in ("forward", "backward") and visit.phase != "optimizer":
+        if visit.on_host or (
+            visit.action not in ("forward", "backward") and visit.phase != "optimizer"
+        ):
             continue
         record = model.spec.records[visit.record]
         if record.kind != "layer":

@@ -3,20 +3,21 @@
 The formula, per phase: the largest of compute, drive (reads and writes share it), copies up and
 copies down; and the first record's way in and the last one's way out, which nothing hides. It
 ranks placements. What a plan promises is the same costs played through the ring (`timeline.py`).
+What the processor updates in host memory goes on beside all this, until forward wants it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .homes import Placement, Way
 from .rates import Rates, VolumeRates
 from .report import LINKS
-from .sizes import Placement
 from .step_cost import Costs, StepModel, VisitCost
 from .timeline import Ring, play
-from .visits import Phase, Visit, Way, step_visits, write_order
+from .visits import Phase, Visit, step_visits, write_order
 
-Resource = str  # "compute", "drive", "h2d" or "d2h"
-RESOURCES: tuple[Resource, ...] = ("compute", "drive", "h2d", "d2h")
+Resource = str  # "compute", "drive", "h2d", "d2h" or "host"
+RESOURCES: tuple[Resource, ...] = ("compute", "drive", "h2d", "d2h", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,35 @@ def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: Vo
     visits = planned_visits(model, placement, way)
     costs = model.visits(placement, visits)
     phases = _busy_by_phase(costs, drives, model.rates)
-    if reads_ahead(model, way):
-        return _read_ahead_seconds(model, placement, phases)
+    if reads_ahead(model, placement, way):
+        forward, backward = _read_ahead_seconds(model, placement, phases)
+        return forward + backward + host_wait(visits, costs, forward, 0.0)
     ends = _stage_seconds(costs[0].costs, drives, model.rates)
     ends += _stage_seconds(costs[-1].costs, drives, model.rates)
-    return sum(max(busy.values()) for busy in phases.values()) + sum(ends)
+    spans = {phase: max(busy.values()) for phase, busy in phases.items()}
+    wait = host_wait(visits, costs, spans["forward"], spans.get("optimizer", 0.0))
+    return sum(spans.values()) + sum(ends) + wait
+
+
+def host_wait(
+    visits: Sequence[Visit],
+    costs: Sequence[VisitCost],
+    forward_seconds: float,
+    optimizer_seconds: float,
+) -> float:
+    """Seconds that a step's forward waits for the processor's updates of the step before.
+
+    They begin when the norm is known, and are made in the order in which forward comes to the
+    records. Forward is taken to come to them at an even pace.
+    """
+    order = [visit.record for visit in visits if visit.phase == "forward"]
+    wait = finished = 0.0
+    for visit, cost in zip(visits, costs, strict=True):
+        if visit.on_host:
+            finished += cost.host_seconds
+            pace = order.index(visit.record) / len(order)
+            wait = max(wait, finished - optimizer_seconds - pace * forward_seconds)
+    return wait
 
 
 def planned_visits(
@@ -70,35 +95,41 @@ def planned_visits(
         way,
         pending=way == "deferred" if pending is None else pending,
         num_slots=placement.num_slots,
+        on_host=placement.on_host,
+        early_records=placement.early(way),
     )
 
 
-def reads_ahead(model: StepModel, way: Way) -> bool:
+def reads_ahead(model: StepModel, placement: Placement, way: Way) -> bool:
     """Whether a step's first records come up while the one before is in its backward pass."""
-    return way == "deferred" and model.config.device == "cuda"
+    beside = way == "deferred" or (way == "speculative" and "nvme" not in placement.tiers)
+    return beside and model.config.device == "cuda"
 
 
 def _read_ahead_seconds(
     model: StepModel, placement: Placement, phases: Mapping[Phase, Mapping[Resource, float]]
-) -> float:
+) -> tuple[float, float]:
     """Forward and backward where the ring carries state over from one step to the next.
 
-    What fits the slots comes up during the backward pass before, and goes down during the one
-    after. A slot is read into, computed on and written in turn: few slots leave a stage idle.
+    What fits the slots comes up and goes down in whichever pass has time for it. A slot is read
+    into, computed on and written in turn: few slots leave a stage idle.
     """
     forward, backward = dict(phases["forward"]), dict(phases["backward"])
     ring_seconds = placement.num_slots * model.slot_bytes / model.rates.link(busy=True)[0]
     for direction in ("h2d", "d2h"):
-        spare = max(0.0, backward["compute"] - backward[direction])
-        carried = min(ring_seconds, spare, forward[direction])
-        forward[direction] -= carried
-        backward[direction] += carried
+        for full, other in ((forward, backward), (backward, forward)):
+            spare = max(0.0, other["compute"] - other[direction])
+            excess = max(0.0, full[direction] - full["compute"])
+            carried = min(ring_seconds, spare, excess)
+            full[direction] -= carried
+            other[direction] += carried
 
     def seconds(busy: Mapping[Resource, float]) -> float:
         in_turn = (busy["h2d"] + busy["compute"] + busy["d2h"]) / placement.num_slots
         return max(in_turn, *busy.values())
 
-    return seconds(forward) + seconds(backward)
+    late = phases.get("optimizer", {}).get("compute", 0.0)
+    return seconds(forward), seconds(backward) + late
 
 
 def step_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> StepCost:
@@ -135,17 +166,36 @@ def play_visits(
     ends[last] = played.end  # what is still on its way out belongs to the last phase
     busy = _busy_by_phase(costs, drives, model.rates)
     starts = [0.0, *ends.values()]
+    spans = {phase: ends[phase] - start for phase, start in zip(ends, starts, strict=False)}
+    wait = _add_host(visits, costs, spans, busy)
     phases = tuple(
-        PhaseCost(phase=phase, seconds=ends[phase] - start, busy_seconds=busy[phase])
-        for phase, start in zip(ends, starts, strict=False)
+        PhaseCost(phase=phase, seconds=seconds, busy_seconds=busy[phase])
+        for phase, seconds in spans.items()
     )
     moved = {link: sum(cost.bytes[i] for cost in costs) for i, link in enumerate(LINKS)}
     return StepCost(
-        seconds=played.end,
+        seconds=played.end + wait,
         phases=phases,
         link_bytes=moved,
         link_seconds=link_seconds(moved, drives, model.rates),
     )
+
+
+def _add_host(
+    visits: Sequence[Visit],
+    costs: Sequence[VisitCost],
+    spans: dict[Phase, float],
+    busy: Mapping[Phase, dict[Resource, float]],
+) -> float:
+    """Add the processor's updates to the phases beside which they are made; seconds waited."""
+    total = sum(cost.host_seconds for cost in costs)
+    if not total:
+        return 0.0
+    wait = host_wait(visits, costs, spans["forward"], spans["optimizer"])
+    spans["optimizer"] += wait
+    busy["optimizer"]["host"] = min(total, spans["optimizer"])
+    busy["forward"]["host"] = total - busy["optimizer"]["host"]
+    return wait
 
 
 def link_seconds(moved: Mapping[str, int], drives: VolumeRates, rates: Rates) -> dict[str, float]:
@@ -174,6 +224,7 @@ def _busy(total: Sequence[float], drives: VolumeRates, rates: Rates) -> dict[Res
         "drive": drives.seconds(read, written),
         "h2d": up / up_rate,
         "d2h": down / down_rate,
+        "host": 0.0,
     }
 
 

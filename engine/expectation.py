@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from .cost import StepCost, link_seconds, planned_visits, play_visits
+from .homes import Way
 from .model import ModelSpec
 from .plan import Plan
 from .rates import Rates
 from .report import LINKS, LinkReport, StepReport
 from .step_cost import StepLoad, StepModel
-from .visits import Way, redo_visits
+from .visits import redo_visits
 
 DRIFT = 0.2  # of the planned time: from here on it is told
 _WINDOW = 5  # steps, of which the middle one counts
@@ -46,7 +47,7 @@ class Expectation:
         placement, drives = basis.placement, basis.drives
         visits = planned_visits(model, placement, way, pending=pending)
         if redone:
-            visits = [*visits, *redo_visits(self._spec, placement.tiers)]
+            visits = [*visits, *redo_visits(placement.early("speculative"))]
         return play_visits(model, placement, visits, model.visits(placement, visits), drives)
 
     def _with_commit(self, step: StepCost) -> StepCost:

@@ -19,10 +19,11 @@ from .account import (
 from .condition import Condition, conditions, step_tokens_needed
 from .config import ClipWay
 from .cost import StepCost, step_cost
+from .homes import Placement, Way
 from .rates import Origin, VolumeRates
-from .sizes import Placement, Sizes
+from .sizes import Sizes
 from .step_cost import StepModel
-from .visits import Way
+from .ways import way_without_bet
 
 # How far a step may be from its prediction, below and above, by what the rates are worth.
 MARGINS: Mapping[Origin, tuple[float, float]] = {
@@ -33,7 +34,7 @@ MARGINS: Mapping[Origin, tuple[float, float]] = {
 _NEVER_STEPS = 1e6  # a commit that is due later than this comes with the last step
 RESOURCE_NAMES = {
     "compute": "compute", "drive": "the drive", "h2d": "the link to the device",
-    "d2h": "the link from the device",
+    "d2h": "the link from the device", "host": "the processor's updates",
 }  # fmt: skip
 
 
@@ -145,11 +146,9 @@ def forecast(
 
 
 def _both_ways(model: StepModel, placement: Placement, drives: VolumeRates) -> dict[Way, float]:
-    """A step that bets on no clipping and is right, and one that waits for the norm."""
-    return {
-        "speculative": step_cost(model, placement, "speculative", drives).seconds,
-        "serial": step_cost(model, placement, "serial", drives).seconds,
-    }
+    """A step that bets on no clipping and is right, and one that makes no bet."""
+    ways: tuple[Way, ...] = ("speculative", way_without_bet(model.config))
+    return {way: step_cost(model, placement, way, drives).seconds for way in ways}
 
 
 def _job_seconds(

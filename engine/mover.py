@@ -10,6 +10,7 @@ import torch
 
 from headrace.storage import Fence, HostSlot
 
+from .host_updates import HostUpdates
 from .pipeline import Pipeline
 from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
@@ -21,7 +22,7 @@ class Mover:
     def __init__(self, work: Workspace) -> None:
         self._work = work
         self.drop_writes = False  # set when the step turned out not to be finite
-        self._home_written: dict[str, Fence] = {}
+        self.host_updates = HostUpdates(work)
         self.pipeline: Pipeline[RingSlot] = work.closing(Pipeline(work.ring, self))
 
     def needs_slot(self, visit: Visit) -> bool:
@@ -39,8 +40,9 @@ class Mover:
             return
         home = work.homes.get(name)
         if home is not None:
-            written = self._home_written.get(name, Fence())
-            slot.ready = self._copy_up(name, names, home, slot, written)
+            self.host_updates.wait(name)
+            source = home.now if visit.committed else home.newest
+            slot.ready = self._copy_up(name, names, source, slot, home.written)
             return
         with work.staging.borrow() as staging:
             work.store.read_into(
@@ -72,9 +74,9 @@ class Mover:
         source = slot.device.tensor(torch.uint8, size)
         home = work.homes.get(name)
         if home is not None:
-            target = home.tensor(torch.uint8, size)
-            slot.free = work.transfer.to_host(source, target, after=slot.done)
-            self._home_written[name] = slot.free
+            is_guess = visit.phase == "backward"  # later on, the factor is known
+            target = home.take_update(is_guess=is_guess).tensor(torch.uint8, size)
+            home.written = slot.free = work.transfer.to_host(source, target, after=slot.done)
             return _nothing_left
         staging = work.staging.take()
         slot.free = landed = work.transfer.to_host(
@@ -90,16 +92,31 @@ class Mover:
 
         return finish
 
+    def settle_guesses(self, *, right: bool) -> None:
+        """Updates made in host memory before the norm was known are kept, or forgotten."""
+        for home in self._work.homes.values():
+            home.settle(right=right)
+        if not right:
+            self.pipeline.drop_ahead()
+
     def flush_homes(self) -> None:
-        """Write every record that lives above NVMe into the store's working generation."""
+        """Write every trained record that lives above NVMe into the store's working generation."""
         work = self._work
-        for written in self._home_written.values():
-            written.wait()
-        pending = [work.store.write_from(name, home) for name, home in work.homes.items()]
+        self.host_updates.wait_all()
+        for home in work.homes.values():
+            home.written.wait()
+        trained = {layout.name for layout in work.spec.trained}
+        pending = [
+            work.store.write_from(name, home.now)
+            for name, home in work.homes.items()
+            if name in trained
+        ]
         for write in pending:
             write.result()
         with work.staging.borrow() as staging:
             for name, resident in work.residents.items():
+                if name not in trained:
+                    continue
                 size = work.records[name].padded_bytes
                 work.transfer.to_host(
                     resident.tensor(torch.uint8, size),
@@ -111,7 +128,7 @@ class Mover:
     def load_homes(self) -> None:
         """Read every record that lives above NVMe from the store's last commit."""
         work = self._work
-        pending = [work.store.read_into(name, home) for name, home in work.homes.items()]
+        pending = [work.store.read_into(name, home.now) for name, home in work.homes.items()]
         for read in pending:
             read.result()
         with work.staging.borrow() as staging:

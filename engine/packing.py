@@ -24,10 +24,13 @@ _CHUNK_STEPS = 4096  # looked at together, which bounds memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much a run computes at once at its most, in tokens, padding too."""
+    """How much a run computes at once at its most, in tokens, padding too; where the rows are
+    known also how much in a step of the middle, and in how many steps."""
 
     step_tokens: int
     microbatch_tokens: int
+    mean_step_tokens: float | None = None
+    num_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +181,10 @@ class RowLengths:
 
         return cls(training=of(training), evaluation=of(evaluation) if evaluation else None)
 
+    def sample(self, num_rows: int) -> "RowLengths":
+        """The first rows alone, where a guess is wanted and not a promise."""
+        return replace(self, training=self.training[:num_rows])
+
     @property
     def longest(self) -> int:
         """Tokens of the longest row."""
@@ -194,15 +201,21 @@ def extent_of(lengths: RowLengths, config: TrainConfig) -> Extent:
         num_epochs=config.num_epochs,
         max_steps=config.max_steps,
     )
-    step = microbatch = 0
+    step = microbatch = computed = 0
     for tokens in _trained(lengths.training, arrangement, total):
+        computed += int(tokens.sum())
         step = max(step, int(tokens.sum(axis=1).max()))
         microbatch = max(microbatch, int(tokens.max()))
     if lengths.evaluation is not None:
         largest = max(int(t.max()) for t in _arranged(lengths.evaluation, arrangement))
         # One pass of evaluation holds the input of one layer where a step holds those of all.
         step, microbatch = max(step, largest), max(microbatch, largest)
-    return Extent(step_tokens=step, microbatch_tokens=microbatch)
+    return Extent(
+        step_tokens=step,
+        microbatch_tokens=microbatch,
+        mean_step_tokens=computed / total,
+        num_steps=total,
+    )
 
 
 def padding_account(lengths: Ints, *, batch_rows: int, microbatch_rows: int) -> dict[str, Any]:

@@ -39,4 +39,4 @@ def sweep(work: Workspace, mover: Mover, pending: PendingUpdate) -> None:
             slot.done = work.transfer.fence()
 
     mover.drop_writes = False
-    mover.pipeline.run(sweep_visits(work.spec), compute)
+    mover.pipeline.run(sweep_visits(work.spec, work.plan.on_host), compute)

@@ -49,6 +49,14 @@ class VisitTimes:
     stall_read: float = 0.0  # the compute thread waited for the read
     stall_write: float = 0.0  # the reader waited for a free slot, or for the record's last write
 
+    @property
+    def waited_for_write(self) -> float:
+        """Of `stall_read`, what passed before the reader had a slot to read into.
+
+        A reader that waits ahead of compute holds nothing up.
+        """
+        return min(self.stall_write, max(0.0, self.stall_read - self.read))
+
 
 @dataclass(slots=True, eq=False)
 class _Job(Generic[S]):
@@ -137,7 +145,7 @@ class Pipeline(Generic[S]):
             follows=self._last_write.get(visit.record),
             holder=self._holders.pop(visit.record, None) if visit.held else None,
         )
-        if visit.writes:
+        if visit.writes or visit.on_host:
             self._last_write[visit.record] = job.written
         if visit.holds:
             self._holders[visit.record] = job

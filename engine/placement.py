@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from .config import ClipWay, TrainConfig
+from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .homes import NearTier, Placement, Tier
+from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import NearTier, Placement, Sizes, Tier
+from .sizes import Sizes, kept_grad_bytes
 from .step_cost import StepModel
-from .visits import Way
+from .ways import planned_way
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
@@ -47,8 +49,11 @@ def choose_placement(
         group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
         if group:
             finalists = _shortest(model, drives, group)
-            deeper = fitting(_with_more_slots(sizes, finalists, device_limit))
-            best.append(_fastest(model, drives, [*finalists, *deeper]))
+            finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
+            finalists = _shortest(model, drives, finalists)
+            finalists += fitting(_with_two_versions(sizes, finalists))
+            finalists += fitting(_with_host_updates(sizes, finalists))
+            best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
         return streamed[0][1]
@@ -56,7 +61,7 @@ def choose_placement(
 
 
 def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(choose_way(model.config, placement))
+    way = planned_way(model.config, placement)
     return formula_seconds(model, placement, way, drives)
 
 
@@ -74,8 +79,8 @@ def _fastest(
     """Seconds and placement of the shortest step; between equals the usual number of slots."""
 
     def played(placement: Placement) -> float:
-        way = planned_way(choose_way(model.config, placement))
-        if reads_ahead(model, way):
+        way = planned_way(model.config, placement)
+        if reads_ahead(model, placement, way):
             return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
@@ -96,47 +101,75 @@ def _with_more_slots(
             yield _with_kept(sizes, config, deep, device_limit)
 
 
-def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
-    """How the update waits for the norm; `auto` is decided step by step."""
-    if not placement.keep_grads:
-        return "speculative"
-    # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    if config.commit_every_steps == 1 and "nvme" in placement.tiers:
-        return config.clip_way
-    if config.clip_way in ("serial", "deferred"):
-        return config.clip_way
-    # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
-    return "deferred" if streams and config.commit_every_steps > 1 else "serial"
+def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """Host memory to spare lets updates there be made before the norm is known."""
+    config = sizes.config
+    for placement in placements:
+        if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
+            yield replace(placement, host_versions=2)
 
 
-def planned_way(way: ClipWay) -> Way:
-    """The way that predictions go by: `auto` bets on no clipping only after steps without it."""
-    return "serial" if way == "auto" else way
+def _may_guess(config: TrainConfig, placement: Placement) -> bool:
+    """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
+    tiers, each = placement.trained_tiers, config.commit_every_steps == 1
+    return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
 
 
-def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
+def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """The processor may update some of what lives in host memory while the device updates the
+    rest; where that is left to the plan, and where the processor has a compiled update: of compact
+    formats it has none, and a GPU is never slower."""
+    config = sizes.config
+    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
+        return
+    if config.device == "cuda" and config.state_format != "exact":
+        return
+    for placement in placements:
+        choices = {_updated_on_host(sizes, placement.tiers, part / 8) for part in range(1, 9)}
+        for on_host in sorted(choices - {()}):
+            yield replace(placement, on_host=on_host)
+
+
+def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
+    """The given share of the layers in host memory that are trained, the last ones: forward wants
+    them last."""
+    records = enumerate(zip(sizes.spec.records, tiers, strict=True))
+    layers = [
+        i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
+    ]
+    return tuple(layers[len(layers) - round(share * len(layers)) :])
+
+
+def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
+    """What the processor updates because the run says so."""
+    config = sizes.config
+    share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
+    return _updated_on_host(sizes, tiers, share)
+
+
+def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
     """Whether final gradients must wait for the update.
 
     They need not when each record's update can be written beside the committed state at once:
     its factor is known, and a step that turns out not to be finite is dropped with its writes.
     """
-    in_place = set(tiers) != {"nvme"} or config.commit_every_steps > 1
+    homes = zip(spec.records, tiers, strict=True)
+    updated = {tier for record, tier in homes if record.base is None}
+    in_place = updated != {"nvme"} or config.commit_every_steps > 1
     return config.clip_mode == "exact" or in_place
 
 
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    near: tuple[NearTier, ...] = ("device", "host")
-    on_gpu = config.device == "cuda"
-    for tiers in _tier_choices(sizes, config, host_limit):
-        keep_grads = needs_kept_grads(config, tiers)
-        may_move_grads = on_gpu and keep_grads and set(tiers) != {"device"}
+    for homes in _tier_choices(sizes, config, host_limit):
+        tiers = _with_what_lies_beside(sizes.spec, homes)
+        keep_grads = needs_kept_grads(sizes.spec, config, tiers)
+        grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
             _slot_choices(config),
-            near if may_move_grads else ("host",),
-            near if on_gpu else ("device",),
+            _grad_tiers(config) if grads_move else ("host",),
+            _activation_tiers(config),
         ):
             placement = Placement(
                 tiers=tiers,
@@ -144,7 +177,11 @@ def _candidates(
                 grad_tier=grad_tier,
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
+                on_host=_asked_on_host(sizes, tiers),
+                frozen=_frozen(sizes.spec),
             )
+            if config.clip_way == "speculative" and _may_guess(config, placement):
+                placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
@@ -171,12 +208,22 @@ def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterato
     yield _repeat("nvme", count)
 
 
+def _frozen(spec: ModelSpec) -> tuple[int, ...]:
+    return tuple(i for i, record in enumerate(spec.records) if record.base is not None)
+
+
+def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
+    """The same homes, but for what is trained beside frozen layers: that is always at hand."""
+    homes = zip(spec.records, tiers, strict=True)
+    return tuple("device" if record.kind == "beside" else tier for record, tier in homes)
+
+
 def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
     """How many of the first `num_far` records, taken from the last, host memory holds the state
     of, beside staging and (`grads`) the gradients of all of them."""
     far = sizes.spec.records[:num_far]
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
-    left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
+    left -= grads * sum(kept_grad_bytes(sizes.config, record) for record in far)
     fitting = 0
     for size in reversed(sizes.state_bytes[:num_far]):
         left -= size
@@ -194,6 +241,20 @@ def _slot_choices(config: TrainConfig) -> Sequence[int]:
     if config.num_slots is not None:
         return (config.num_slots,)
     return range(DEFAULT_SLOTS, MIN_SLOTS - 1, -1)
+
+
+def _grad_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where kept gradients may wait, the nearest first. The CPU's tiers are the same memory."""
+    if config.grad_tier != "auto":
+        return (config.grad_tier,)
+    return ("device", "host") if config.device == "cuda" else ("host",)
+
+
+def _activation_tiers(config: TrainConfig) -> Sequence[NearTier]:
+    """Where boundary activations may wait, the nearest first."""
+    if config.activation_tier != "auto":
+        return (config.activation_tier,)
+    return ("device", "host") if config.device == "cuda" else ("device",)
 
 
 def _with_kept(
@@ -218,11 +279,15 @@ def _with_kept(
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
-    tiers = _repeat("nvme" if config.state_tier == "auto" else config.state_tier, count)
+    homes = _repeat("nvme" if config.state_tier == "auto" else config.state_tier, count)
+    tiers = _with_what_lies_beside(sizes.spec, homes)
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(
         tiers=tiers,
         num_slots=config.num_slots or MIN_SLOTS,
         keep_layers=tuple(keep),
-        keep_grads=needs_kept_grads(config, tiers),
+        activation_tier=_activation_tiers(config)[-1],
+        grad_tier=_grad_tiers(config)[-1],
+        keep_grads=needs_kept_grads(sizes.spec, config, tiers),
+        frozen=_frozen(sizes.spec),
     )

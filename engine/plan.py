@@ -14,14 +14,16 @@ from .account import JobSize, Wear
 from .basis import Basis
 from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
+from .homes import Placement, Tier, Way, early_records
 from .model import ModelSpec
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
-from .placement import choose_placement, choose_way, planned_way
+from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
-from .sizes import MIB, Placement, Sizes, Tier
-from .state_record import model_state_bytes, state_record
+from .sizes import MIB, Sizes
+from .state_record import model_state_bytes, state_padded_bytes, state_record
 from .step_cost import StepLoad, StepModel
-from .visits import Way, link_bytes, step_visits
+from .visits import link_bytes, step_visits
+from .ways import choose_way, planned_way
 
 
 class CannotFit(ValueError):
@@ -78,6 +80,9 @@ class Plan:
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
+    on_host: tuple[int, ...]  # records in host memory that the processor updates there
+    host_versions: int  # of the other records in host memory
+    frozen: tuple[int, ...]  # records that are only read
     state_format: StateFormat
     state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
     max_step_tokens: int  # computed tokens of the largest step, padding too
@@ -87,6 +92,11 @@ class Plan:
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
     forecast: Forecast  # what it will take, and wait for
     basis: Basis  # of the forecast; for the run, not for those who read the plan
+
+    def early(self, way: Way) -> frozenset[int]:
+        """Records that are updated in their backward visit, before the norm is known."""
+        early = early_records(self.tiers, self.host_versions, self.on_host, way)
+        return early.difference(self.frozen)
 
     @property
     def total_device_bytes(self) -> int:
@@ -121,14 +131,14 @@ def make_plan(
     """Decide placement, count bytes, predict; raises CannotFit with the numbers.
 
     `longest_row_tokens` is the longest row of the training and evaluation data; where the
-    `lengths` of all are known, what the largest step computes is counted instead of feared. `job`:
-    how long the run is, where that is known; a run that wears the drives more than it may is
-    refused.
+    `lengths` of all are known, what the largest step computes is counted instead of feared, and
+    times are those of a mean step. `job`: how long the run is, where that is known; one that wears
+    the drives more than it may is refused.
     """
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
-    job = job or JobSize()
     sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
+    job = (job or JobSize()).completed(sizes)
     rates = box.known_rates().for_shape(shape_key(spec, config))
     drives = rates.drives(list(box.volumes))
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
@@ -137,20 +147,16 @@ def make_plan(
         model, sizes, drives, device_limit=device_limit, host_limit=host_limit
     )
     clip_way = choose_way(config, placement)
+    chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}
     predicted = forecast(
-        model, sizes, placement, clip_way, planned_way(clip_way),
+        model, sizes, placement, clip_way, planned_way(config, placement),
         drives=drives, job=job, device_bytes=device_limit,
     )  # fmt: skip
     plan = Plan(
-        num_slots=placement.num_slots,
+        **chosen,
         num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
-        tiers=placement.tiers,
-        keep_layers=placement.keep_layers,
-        activation_tier=placement.activation_tier,
         clip_way=clip_way,
-        keep_grads=placement.keep_grads,
-        grad_tier=placement.grad_tier,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
         max_step_tokens=sizes.step_tokens,
@@ -170,13 +176,21 @@ def make_plan(
 def _bytes_by_way(
     spec: ModelSpec, config: TrainConfig, placement: Placement
 ) -> dict[str, dict[str, int]]:
-    tiers, keep, slots = placement.tiers, placement.keep_layers, placement.num_slots
     return {
         way: link_bytes(
             spec,
             config,
-            step_visits(spec, tiers, keep, way, pending=True, num_slots=slots),
-            tiers,
+            step_visits(
+                spec,
+                placement.tiers,
+                placement.keep_layers,
+                way,
+                pending=way == "deferred",
+                num_slots=placement.num_slots,
+                on_host=placement.on_host,
+                early_records=placement.early(way),
+            ),
+            placement.tiers,
         )
         for way in get_args(Way)
     }
@@ -261,10 +275,15 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
-            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{model_state_bytes(spec, config.state_format) / spec.num_params:.3g} bytes per "
-            f"parameter in state format {config.state_format}): {error}"
+            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of what "
+            f"is trained, {_bytes_per_param(spec, config.state_format):.3g} bytes per parameter in "
+            f"state format {config.state_format}, and one of what is frozen): {error}"
         ) from error
+
+
+def _bytes_per_param(spec: ModelSpec, state_format: StateFormat) -> float:
+    state = sum(state_padded_bytes(one, state_format) for one in spec.trained)
+    return state / spec.num_trained_params
 
 
 def _largest(parts: Mapping[str, int]) -> str:

@@ -215,7 +215,7 @@ def default_rates(device: str) -> Rates:
             name="a data-centre GPU on PCIe 5",
             h2d=55e9,
             d2h=55e9,
-            both=50e9,
+            both=44e9,
             host_memory=150e9,
             device_memory=3e12,
             layers=(LayerRate(tokens=4096, forward_flops=550e12, backward_flops=550e12),),

@@ -87,8 +87,8 @@ class StepReport:
     backward_seconds: float
     optimizer_seconds: float
     commit_seconds: float  # of this step's commit, part of step_seconds; 0 without one
-    stall_read_seconds: float  # compute waited for a layer to arrive
-    stall_write_seconds: float  # a layer waited for a slot whose write was not finished
+    stall_read_seconds: float  # compute waited for a layer that was being read
+    stall_write_seconds: float  # compute waited for one that had no slot yet: writes were behind
     links: dict[str, LinkReport]
     rss_bytes: int
     device_peak_bytes: int
@@ -113,3 +113,14 @@ class RunResult:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""
         return asdict(self)
+
+
+def metrics_event(report: Mapping[str, Any], total_steps: int) -> RunEvent:
+    """A step's report (`StepReport.to_dict`) as the run tells it."""
+    return RunEvent(
+        type="metrics",
+        message=f"Step {report['step']}/{total_steps}: training loss={report['loss']:.4f}",
+        step=report["step"],
+        data=dict(report),
+        durable=True,
+    )

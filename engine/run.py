@@ -12,6 +12,9 @@ import torch
 
 from headrace.storage import HostArena, NotCommitted, TensorStore, VolumeConfig
 
+from .account import JobSize
+from .adamw_cpu import cpu_kernel
+from .advice import plan_report
 from .box import detect_box
 from .calibration import measure_once
 from .checkpoint import LoopState, as_begun
@@ -19,6 +22,7 @@ from .config import TrainConfig
 from .data import TokenDataset
 from .errors import StateLost
 from .hf_config import build_config
+from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
@@ -27,8 +31,9 @@ from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
 from .step_report import traffic
+from .store_export import export_store
 from .trainer import Trainer
-from .weights import export_store, import_state
+from .weights import import_state
 from .workspace import Workspace
 
 _STARTED = "started"  # in the run's folder, from its first commit to its success
@@ -51,7 +56,7 @@ def run_job(
     ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
-    spec = read_model_spec(model_dir)
+    spec = method_spec(read_model_spec(model_dir), config)
     build_config(spec)  # refused now rather than after the import
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     data = TokenDataset.open(Path(config.dataset))
@@ -64,8 +69,10 @@ def run_job(
     if config.calibrate:
         most = extent_of(lengths, config).microbatch_tokens
         measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
-    plan = plan_run(spec, config, lengths, resumes=resumes)
-    emit(RunEvent(type="plan", message=describe(plan), data=plan.to_dict()))
+    job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
+    plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
+    emit(RunEvent(type="plan", message=describe(plan), data=report))
+    warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
     keep_compiled(config)
     with ExitStack() as stack:
@@ -78,15 +85,7 @@ def run_job(
 
         def save(target: Path) -> None:
             with work.staging.borrow() as staging:
-                export_store(
-                    store,
-                    spec,
-                    staging.slot,
-                    model_dir=model_dir,
-                    assets_dir=Path(config.assets) if config.assets else model_dir,
-                    target_dir=target,
-                    dtype=config.export_dtype,
-                )
+                export_store(store, spec, staging.slot, config, target)
 
         trainer = Trainer(
             work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
@@ -149,12 +148,30 @@ def settle_run(
     return settle_microbatch(config, lengths.longest)
 
 
-def plan_run(spec: ModelSpec, config: TrainConfig, lengths: RowLengths, *, resumes: bool) -> Plan:
-    """The plan for these data on this machine; a store that exists already has its space."""
+def plan_run(
+    spec: ModelSpec, config: TrainConfig, lengths: RowLengths, job: JobSize, *, resumes: bool
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan for these data on this machine, and all that is to be said of it.
+
+    A store that exists already has its space.
+    """
     box = detect_box(device=config.device, volumes=config.volumes)
     if resumes:
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
-    return make_plan(spec, config, longest_row_tokens=lengths.longest, box=box, lengths=lengths)
+    longest = lengths.longest
+    plan = make_plan(spec, config, longest_row_tokens=longest, box=box, job=job, lengths=lengths)
+    report = plan_report(
+        plan, spec, config, longest_row_tokens=longest, box=box, job=job, lengths=lengths
+    )
+    return plan, report
+
+
+def warn_of_slow_updates(plan: Plan, config: TrainConfig, emit: Emit) -> None:
+    """Say it where the processor updates records without the compiled kernel."""
+    kernel = cpu_kernel()
+    if kernel.form == "chunked" and (plan.on_host or config.device == "cpu"):
+        message = f"updates on the processor go chunk by chunk, several times slower: {kernel.why}"
+        emit(RunEvent(type="message", level="warn", message=message))
 
 
 def describe(plan: Plan) -> str:
@@ -166,7 +183,8 @@ def describe(plan: Plan) -> str:
     return (
         f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
         f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
-        f"{len(plan.keep_layers)} layers without recompute; device "
+        f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
+        f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
         f"volumes {plan.volume_bytes / MIB:.0f} MiB"
     )
@@ -219,7 +237,8 @@ def open_or_import(
     try:
         with HostArena(plan.slot_bytes) as arena:
             store.begin(0)
-            import_state(Path(config.model), spec, store, arena.carve(plan.slot_bytes), emit)
+            slot = arena.carve(plan.slot_bytes)
+            import_state(Path(config.model), spec, store, slot, emit, seed=config.seed)
             store.commit(LoopState().to_metadata(config))
     except BaseException:
         store.close()

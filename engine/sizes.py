@@ -6,41 +6,22 @@ from typing import Literal
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
-from .model import ModelSpec, RecordLayout
+from .frozen_pieces import piece_bytes
+from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
+from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
-from .saved import attention_bytes, norm_bytes
+from .saved import adapter_bytes, attention_bytes, norm_bytes
 from .state_record import state_padded_bytes
 
 MIB = 2**20
-# Thread stacks, library scratch and allocator slack that no other line counts; measured.
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
+# Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
-MAX_STAGING = 4  # more staging slots would not make a drive faster
-
-Tier = Literal["device", "host", "nvme"]
-NearTier = Literal["device", "host"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the records' state lives, and what else takes memory by choice."""
-
-    tiers: tuple[Tier, ...]  # home of each record's state
-    num_slots: int
-    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: NearTier = "device"
-    keep_grads: bool = True  # final gradients wait for their update
-    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
-
-    @property
-    def num_staging(self) -> int:
-        """Host slots that NVMe records pass through; commits need one in any case."""
-        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +34,9 @@ class Sizes:
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    piece_bytes: int  # through which frozen weights are converted
+    mean_step_tokens: float | None = None  # where the rows are known
+    num_steps: int | None = None  # likewise
 
     @classmethod
     def of(
@@ -75,20 +59,41 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            piece_bytes=piece_bytes(spec),
             state_bytes=tuple(
                 state_padded_bytes(record, config.state_format) for record in spec.records
             ),
+            mean_step_tokens=extent.mean_step_tokens,
+            num_steps=extent.num_steps,
         )
 
     @property
     def slot_bytes(self) -> int:
-        """A slot that holds the state of any record."""
-        return max(self.state_bytes)
+        """A slot that holds the state of any record, and of a frozen one what is converted."""
+        homes = zip(self.spec.records, self.state_bytes, strict=True)
+        return max(
+            size + (0 if record.base is None else self.piece_bytes) for record, size in homes
+        )
 
     @property
     def layer_elements(self) -> int:
         """Elements of the largest layer."""
         return max(record.num_elements for record in self.spec.of_kind("layer"))
+
+    @property
+    def layer_grad_elements(self) -> int:
+        """Elements of the largest sum of gradients that a layer has."""
+        return max(
+            (r.num_elements for r in self.spec.trained if r.kind in ("layer", "beside")), default=0
+        )
+
+    @property
+    def layer_weights_bytes(self) -> int:
+        """A layer's weights in the compute dtype, where the record holds them in another form."""
+        coded = any(record.base in CODED_FORMATS for record in self.spec.records)
+        if self.config.compute_dtype == "float32" or coded:
+            return self.layer_elements * self.compute_bytes
+        return 0
 
     @property
     def compute_bytes(self) -> int:
@@ -131,9 +136,9 @@ class Sizes:
             "gradients": self._gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
-            "table_grad": table * 4,
-            "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
-            "layer_grad": self.layer_elements * 4,
+            "table_grad": table * 4 if spec.trains_table else 0,
+            "layer_weights": self.layer_weights_bytes,
+            "layer_grad": self.layer_grad_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
             "layer_activations": working_bytes(
                 spec, config, self.microbatch_tokens, self.row_tokens
@@ -183,35 +188,37 @@ class Sizes:
             if record.kind == "layer"
         ]
         copies = sum(
-            layers[i] != "device" or self.config.compute_dtype == "float32"
-            for i in placement.keep_layers
+            layers[i] != "device" or self.layer_weights_bytes > 0 for i in placement.keep_layers
         )
-        return copies * self.layer_elements * self.compute_bytes
+        kept = copies * self.layer_elements * self.compute_bytes
+        if self.config.compute_dtype == "float32":  # what lies beside a layer is joined anew
+            beside = max((record.num_elements for record in self.spec.beside.values()), default=0)
+            kept += (len(placement.keep_layers) + 1) * beside * self.compute_bytes
+        return kept
 
     def _state(self, placement: Placement, tier: Tier) -> int:
-        homes = zip(self.state_bytes, placement.tiers, strict=True)
-        return sum(size for size, home in homes if home == tier)
+        versions = placement.host_versions if tier == "host" else 1
+        once = {*placement.on_host, *placement.frozen}
+        homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
+        return sum(
+            versions_at_home(i, versions, once) * size for i, (size, home) in homes if home == tier
+        )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
-        homes = zip(self.spec.records, placement.tiers, strict=True)
+        grad_tier, on_host = placement.grad_tier, placement.on_host
         return sum(
             kept_grad_bytes(self.config, record)
-            for record, tier in homes
-            if keeps_grad_on_device(tier, placement.grad_tier) == on_device
+            for i, record in enumerate(self.spec.records)
+            if keeps_grad_on_device(i, placement.tiers, grad_tier, on_host) == on_device
         )
 
     @property
     def _grad_buffers(self) -> int:
-        largest = max(record.num_elements for record in self.spec.records)
+        largest = max(record.num_elements for record in self.spec.trained)
         one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
-
-
-def keeps_grad_on_device(tier: Tier, grad_tier: NearTier) -> bool:
-    """Whether a record's kept gradient waits on the device: beside its state, or by choice."""
-    return tier == "device" or grad_tier == "device"
 
 
 def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:
@@ -226,7 +233,7 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     """Bytes of a kept gradient; the embedding's accumulator itself keeps its gradient."""
-    if record.kind == "embedding":
+    if record.kind == "embedding" or record.base is not None:
         return 0
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
@@ -242,7 +249,7 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_token
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
-    attention = attention_bytes(spec, width, row_tokens)
+    attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
         return num_tokens * (fused * width + attention)

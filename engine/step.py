@@ -13,11 +13,12 @@ from itertools import takewhile
 import torch
 
 from .forward import VisitMarks
+from .homes import Way
 from .mover import Mover
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
 from .step_compute import StepCompute, StepInputs
-from .visits import Visit, Way, redo_visits, step_visits
+from .visits import Visit, redo_visits, step_visits
 from .workspace import Workspace
 
 
@@ -57,10 +58,13 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     if inputs.way == "speculative":
         if settled.skipped:
             work.store.abort()
+            mover.settle_guesses(right=False)
         elif work.config.clip_mode == "exact" and settled.clipped:
-            again = redo_visits(work.spec, work.plan.tiers)
+            again = redo_visits(work.plan.early("speculative"))
             times += mover.pipeline.run(again, compute.visit)
             visits += again
+        else:
+            mover.settle_guesses(right=True)
     ended = work.transfer.mark()
     timed = list(zip(visits, device_times(times, compute.marks, work.device), strict=True))
     begun = compute.marks[0].came
@@ -88,7 +92,14 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
 def _visits(work: Workspace, way: Way, *, pending: bool) -> list[Visit]:
     plan = work.plan
     return step_visits(
-        work.spec, plan.tiers, plan.keep_layers, way, pending=pending, num_slots=plan.num_slots
+        work.spec,
+        plan.tiers,
+        plan.keep_layers,
+        way,
+        pending=pending,
+        num_slots=plan.num_slots,
+        on_host=plan.on_host,
+        early_records=plan.early(way),
     )
 
 

@@ -91,7 +91,9 @@ def compute_lane(report: StepReport, visits: Sequence[tuple[Phase, VisitTimes]])
         if phase == "optimizer":
             at = max(at, end - sum(times.stall_read + times.compute for times in own))
         for times in own:
-            lane.append(("stall_read", at, at + times.stall_read))
+            slot_at = at + times.waited_for_write
+            lane.append(("stall_write", at, slot_at))
+            lane.append(("stall_read", slot_at, at + times.stall_read))
             at += times.stall_read
             lane.append((phase, at, at + times.compute))
             at += times.compute

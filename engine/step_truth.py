@@ -6,10 +6,11 @@ from dataclasses import asdict
 from .cost import StepCost
 from .data import Microbatch
 from .expectation import DriftWatch, Expectation
+from .homes import Way
 from .report import Emit, Level, RunEvent, StepReport
 from .step import StepOutcome
 from .step_cost import StepLoad
-from .visits import Way
+from .step_report import Links, StepClock
 from .workspace import Workspace
 
 
@@ -17,10 +18,16 @@ class StepTruth:
     """Holds the steps of a run against its plan."""
 
     def __init__(self, work: Workspace, emit: Emit) -> None:
+        self._work = work
         self._config = work.config
+        self._links: Links | None = None
         self._expectation = Expectation(work.spec, work.plan)
         self._watch = DriftWatch(work.plan.basis.rates)
         self._emit = emit
+
+    def start(self) -> StepClock:
+        """The clock of a step that begins now."""
+        return StepClock(self._work, self._links)
 
     def expected(
         self,
@@ -41,8 +48,12 @@ class StepTruth:
         lost = way == "speculative" and self._config.clip_mode == "exact" and outcome.clipped
         return self._expectation.step(load, way, pending=owed, redone=lost, committed=committed)
 
-    def tell(self, report: StepReport) -> None:
-        """Say when steps take longer or shorter than was planned by measured rates, and why."""
+    def tell(self, report: StepReport, clock: StepClock, *, straight_on: bool) -> None:
+        """Say when steps take longer or shorter than was planned by measured rates, and why.
+
+        `straight_on`: the next step follows at once, with what was read ahead for it.
+        """
+        self._links = clock.links if straight_on else None
         drift = self._watch.look(report)
         if drift is None:
             return

@@ -13,20 +13,20 @@ from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
 from .evaluation import evaluate
+from .homes import Way
 from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
-from .report import Emit, Poll, RunEvent, StepReport, StopReason
+from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_order import num_steps
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
-from .step_report import Links, StepClock
 from .step_spans import StepPictures
 from .step_truth import StepTruth
-from .visits import Way
+from .ways import next_way
 from .workspace import Workspace
 
 
@@ -71,13 +71,12 @@ class Trainer:
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
-        self._links: Links | None = None
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
         # A crash after a commit may have lost what follows it; saying it twice does no harm.
         if self._last_report is not None:
-            self._emit_report(self._last_report)
+            self.emit(metrics_event(self._last_report, self.total_steps))
         if self.state.step < self.total_steps:
             self._evaluate_due()
         self._checkpoint_due()
@@ -99,7 +98,7 @@ class Trainer:
         return None
 
     def _step(self, step: int) -> None:
-        clock = StepClock(self.work, self._links)
+        clock = self._truth.start()
         batches = step_microbatches(self.data, self._arrangement, step=step)
         rate = rate_at(step, total_steps=self.total_steps, config=self.config)
         way, owed = self._way(), self._pending is not None
@@ -142,9 +141,8 @@ class Trainer:
         self._last_report = report(0.0).to_dict()
         commit_seconds = self._commit() if self._commit_due() else 0.0
         done = report(commit_seconds)
-        self._emit_report(done.to_dict())
-        self._truth.tell(done)
-        self._links = clock.links if straight_on else None
+        self.emit(metrics_event(done.to_dict(), self.total_steps))
+        self._truth.tell(done, clock, straight_on=straight_on)
         self._pictures.tell(done, outcome.times, clock.moved, started=clock.started)
         self._refuse_second_failure(outcome, batches)
 
@@ -159,10 +157,8 @@ class Trainer:
         )
 
     def _way(self) -> Way:
-        """Bet on no clipping only when the last step was not clipped."""
-        if self.work.plan.clip_way == "auto":
-            return "serial" if self.state.clipped_last else "speculative"
-        return self.work.plan.clip_way
+        way = self.work.plan.clip_way
+        return next_way(self.config, way, clipped_last=self.state.clipped_last)
 
     def _advance(self, step: int, outcome: StepOutcome) -> None:
         state = self.state
@@ -286,15 +282,3 @@ class Trainer:
             if warning not in self._warned:
                 self._warned.add(warning)
                 self._warn(warning)
-
-    def _emit_report(self, report: dict[str, Any]) -> None:
-        self.emit(
-            RunEvent(
-                type="metrics",
-                message=f"Step {report['step']}/{self.total_steps}: "
-                f"training loss={report['loss']:.4f}",
-                step=report["step"],
-                data=report,
-                durable=True,
-            )
-        )

@@ -1,19 +1,18 @@
 """The order of a step: which record is visited when, what is read, done and written. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.storage import RecordSpec
 
 from .config import TrainConfig
+from .homes import Tier, Way
 from .model import ModelSpec, RecordLayout
 from .report import LINKS
-from .sizes import Tier
 from .state_record import state_payload_bytes, state_record, weight_names
 
-Way = Literal["serial", "speculative", "deferred"]
-Action = Literal["load_table", "forward", "load_head", "head", "backward", "update"]
+Action = Literal["load_table", "forward", "load_head", "head", "backward", "update", "catch_up"]
 Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
 Phase = Literal["forward", "backward", "optimizer"]
 
@@ -26,8 +25,9 @@ class Visit:
 
     `record` indexes ModelSpec.records. `committed` reads the last commit, whatever was written
     since: the second try of a speculative update starts from there. `pending`: before anything
-    else, the record is updated with the gradient of the step before. `holds`: the record stays in
-    its slot for its next visit, which is `held`.
+    else, the record is updated with the gradient of the step before; in a `catch_up` that is all.
+    `holds`: the record stays in its slot for its next visit, which is `held`. `on_host`: the
+    processor updates the record in host memory, in the background, and nothing of it is moved.
     """
 
     record: int
@@ -39,6 +39,7 @@ class Visit:
     pending: bool = False
     holds: bool = False
     held: bool = False
+    on_host: bool = False
 
 
 def step_visits(
@@ -49,16 +50,21 @@ def step_visits(
     *,
     pending: bool,
     num_slots: int,
+    on_host: Collection[int] = (),
+    early_records: Collection[int] = (),
 ) -> list[Visit]:
     """The order of one step.
 
     Forward over embedding and layers, the head, backward over the layers, last first, then the
-    embedding. A record on NVMe is updated in its backward visit when the way is speculative;
-    every other record is updated after the last backward visit, when the norm is known, or, when
+    embedding. The `early_records` are updated in their backward visit (Placement.early); every
+    other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
-    The last layer, where forward turns around, stays in its slot when there are enough of them.
+    Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
+    the order in which forward will want them. The last layer, where forward turns around, stays
+    in its slot when there are enough of them.
+    A frozen record is only read; what lies beside it is on the device, updated at the step's end.
     """
-    owed = way == "deferred" and pending
+    trained = [record.base is None for record in spec.records]
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
@@ -66,29 +72,35 @@ def step_visits(
     norm = index["norm"]
     kept = {layers[i] for i in keep_layers}
 
-    def early(i: int) -> bool:
-        return way == "speculative" and tiers[i] == "nvme"
+    def owed(i: int) -> bool:
+        return pending and trained[i] and i not in on_host
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
-        reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
-        return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
+        early = i in early_records
+        reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
+        return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
-    def forward(i: int, action: Action, phase: Phase = "forward") -> Visit:
-        reads: Reads = "state" if owed else "weights"
-        return Visit(record=i, action=action, reads=reads, writes=owed, phase=phase, pending=owed)
+    def forward(i: int, action: Action) -> Visit:
+        due = owed(i)
+        reads: Reads = "state" if due else "weights"
+        return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "head", "backward") if owed else gradient(norm, "head", True)]
-    visits += [gradient(i, "update", False) for i in head if early(i)]
-    visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
-    visits += [gradient(i, "update", False) for i in embed if early(i)]
+    visits += [forward(norm, "catch_up")] if owed(norm) else []
+    visits += [gradient(norm, "head", True)]
+    visits += [gradient(i, "update", False) for i in head if i in early_records]
+    backward = layers[spec.first_backward_layer :]
+    visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
+    visits += [gradient(i, "update", False) for i in embed if i in early_records]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
+    visits += [host_update_visit(i) for i in sorted(on_host)]
     order = [*head, norm, *reversed(layers), *embed]
-    if way != "deferred":
-        visits += [update_visit(i) for i in order if not early(i)]
+    late = [i for i in order if trained[i] and i not in early_records and i not in on_host]
+    beside = [index[record.name] for record in spec.of_kind("beside")]
+    visits += [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
     return visits
 
 
@@ -106,9 +118,15 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
     ]
 
 
-def sweep_visits(spec: ModelSpec) -> list[Visit]:
-    """Every record updated with the gradient of the last step, before a commit or an evaluation."""
-    return [replace(update_visit(i), pending=True) for i in range(len(spec.records))]
+def sweep_visits(spec: ModelSpec, on_host: Collection[int] = ()) -> list[Visit]:
+    """Every record whose update is pending (none of `on_host` is) updated with the gradient of the
+    last step, before a commit or an evaluation."""
+    pending = [
+        i
+        for i, record in enumerate(spec.records)
+        if record.base is None and record.kind != "beside" and i not in on_host
+    ]
+    return [replace(update_visit(i), pending=True) for i in pending]
 
 
 def write_order(visits: Sequence[Visit]) -> list[int | None]:
@@ -134,9 +152,21 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
     )
 
 
-def redo_visits(spec: ModelSpec, tiers: Sequence[Tier]) -> list[Visit]:
-    """The second try of a speculative step: every early update again, from the last commit."""
-    return [update_visit(i, committed=True) for i in range(len(spec.records)) if tiers[i] == "nvme"]
+def host_update_visit(record: int) -> Visit:
+    """A visit that has the processor update a record in host memory from its kept gradient."""
+    return Visit(
+        record=record,
+        action="update",
+        reads="nothing",
+        writes=False,
+        phase="optimizer",
+        on_host=True,
+    )
+
+
+def redo_visits(early_records: Collection[int]) -> list[Visit]:
+    """The second try of a speculative step: every early update again, from the state before it."""
+    return [update_visit(i, committed=True) for i in sorted(early_records)]
 
 
 def link_bytes(

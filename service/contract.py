@@ -59,8 +59,14 @@ class Daemon(Protocol):
     async def start(self) -> None:
         """Open the journal, take up interrupted jobs, start the worker."""
 
+    async def drain(self) -> None:
+        """Start nothing more, finish the step in hand, commit, end the children."""
+
     async def stop(self) -> None:
-        """Finish the step in hand, commit, end the children, close the journal."""
+        """Drain, then close the journal."""
+
+    def in_words(self) -> str:
+        """What goes on, in a sentence; does not block."""
 
     def resolve(self, body: dict[str, Any]) -> Resolved:
         """Settle a create request; ApiError says why it cannot be done."""

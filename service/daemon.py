@@ -103,8 +103,8 @@ class Daemon:
         self._tasks = [self._go(self._run_loop.run()), self._go(self._prepare_loop.run())]
         self._watching = asyncio.create_task(self._drives.run())
 
-    async def stop(self) -> None:
-        """Admit nothing more, let the worker finish its step and commit, end all children."""
+    async def drain(self) -> None:
+        """Start nothing more, let the worker finish its step and commit, end all children."""
         run, prepare = self._tasks
         self._run_loop.draining = True
         self._run_loop.wake()
@@ -112,6 +112,11 @@ class Daemon:
         self._watching.cancel()
         await self._worker.stop()
         await asyncio.wait([run], timeout=10)
+
+    async def stop(self) -> None:
+        """Drain, then close the journal and give the data directory back."""
+        await self.drain()
+        run, prepare = self._tasks
         run.cancel()
         await asyncio.gather(run, prepare, self._watching, return_exceptions=True)
         self.journal.close()
@@ -161,6 +166,15 @@ class Daemon:
             "draining": self._run_loop.draining,
         }
 
+    def in_words(self) -> str:
+        """What goes on, in a sentence; does not block."""
+        worker = self._worker.status()
+        state = "finishing the step in hand" if self._run_loop.draining else worker["state"]
+        if worker["job_id"] is None:
+            return f"worker {state}"
+        step, total = (worker["telemetry"].get(name) for name in ("step", "total_steps"))
+        return f"{state}: {worker['job_id']}" + (f", step {step} of {total}" if step else "")
+
     def ready(self) -> list[str]:
         """Why no job can be taken now; empty when one can."""
         reasons = ["the daemon is stopping"] if self._run_loop.draining else []
@@ -170,6 +184,12 @@ class Daemon:
             reasons.append(f"the worker is {worker['state']}{death}")
         if shutil.disk_usage(self.settings.data_dir).free < DISK_FLOOR_BYTES:
             reasons.append(f"{self.settings.data_dir} has less than {DISK_FLOOR_BYTES} bytes free")
+        if self.site.device == "cuda" and not gpus():
+            reasons.append("the driver shows no GPU, and the device is cuda")
+        try:
+            self.journal.check_writable()
+        except SQLAlchemyError as error:
+            reasons.append(f"the journal cannot be written: {getattr(error, 'orig', error)}")
         for task in self._tasks:
             if task.done() and not task.cancelled() and not self._run_loop.draining:
                 reasons.append(f"the queue has stopped: {task.exception()}")

@@ -13,7 +13,7 @@ from .form_fields import common_fields, other_fields, run_fields
 from .formats import pick
 from .jobs import JobRecord
 from .model_names import known_models
-from .plan_view import advice, homes, plan_rows
+from .plan_view import advice, homes, plan_groups
 from .queue_times import look
 from .shapes import checkpoint_object, event_object, file_object, job_object
 from .status import daemon_status
@@ -75,9 +75,10 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
         "events": _without_repeats(event_object(event) for event in events[:SHOWN_EVENTS]),
         "has_more_events": len(events) > SHOWN_EVENTS,
         "reports": journal.data_reports(job_id),
-        "plan": plan_rows(plan, on_cpu=pick(job.engine, "settings.device") == "cpu"),
+        "plan": plan_groups(plan, on_cpu=pick(job.engine, "settings.device") == "cpu"),
         "homes": homes(plan),
         "advice": advice(plan),
+        "on_cpu": pick(job.engine, "settings.device") == "cpu",
         "sentence": pick(plan, "forecast.sentence"),
         "settings": settings_rows(job),
     }

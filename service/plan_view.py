@@ -6,18 +6,31 @@ from typing import Any
 from .formats import pick, shown
 
 LINKS = {
-    "nvme_read": "Drive reads a step",
-    "nvme_write": "Drive writes a step",
-    "h2d": "Copies up a step",
-    "d2h": "Copies down a step",
+    "nvme_read": "Drive reads",
+    "nvme_write": "Drive writes",
+    "h2d": "Copies up",
+    "d2h": "Copies down",
 }
 
 Row = dict[str, Any]
 
 
-def plan_rows(plan: Mapping[str, Any], *, on_cpu: bool) -> list[Row]:
-    """What was planned. `path` and `form` are of what is measured, None where nothing is."""
-    return [*_seconds(plan), *_links(plan), *_memory(plan, on_cpu), *_drives(plan)]
+def plan_groups(plan: Mapping[str, Any], *, on_cpu: bool) -> list[tuple[str, list[Row]]]:
+    """What was planned, by title. `path` and `form` are of what is measured, None: nothing is."""
+    groups = [
+        ("Time", list(_seconds(plan))),
+        ("A step moves", list(_links(plan))),
+        ("Room", [*_memory(plan, on_cpu), *_drives(plan)]),
+    ]
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def span(low: float, high: float) -> str:
+    """Seconds from one number to another, with the unit once where it is the same."""
+    first, last = shown(low, "duration"), shown(high, "duration")
+    number, unit = first.rsplit(" ", 1)
+    one_unit = " " not in number and last.endswith(f" {unit}") and last.count(" ") == 1
+    return f"{number if one_unit else first} – {last}"
 
 
 def homes(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -43,11 +56,10 @@ def _seconds(plan: Mapping[str, Any]) -> Iterator[Row]:
     yield _row(
         "A step takes", shown(step["expected"], "duration"), "engine.step_time_s", "duration"
     )
-    low, high = (shown(step[name], "duration") for name in ("low", "high"))
-    yield _row("at least, at most", f"{low}, {high}", None, "")
+    yield _row("or, at the ends", span(step["low"], step["high"]), None, "")
     for phase in forecast["step"]["phases"]:
-        name, told = phase["phase"], shown(phase["seconds"], "duration")
-        yield _row(f"of which {name}", told, f"report.{name}_seconds", "duration")
+        name, told = str(phase["phase"]), shown(phase["seconds"], "duration")
+        yield _row(name.capitalize(), told, f"report.{name}_seconds", "duration")
     rate = shown(forecast["tokens_per_second"], "per_second")
     yield _row("Tokens a second", rate, "engine.tokens_per_s", "per_second")
     if total := plan.get("total_steps"):

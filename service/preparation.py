@@ -11,6 +11,8 @@ from headrace.engine import (
     Box,
     DataProblem,
     DataReport,
+    JobSize,
+    ModelSpec,
     RowIndex,
     RowLengths,
     RunEvent,
@@ -18,6 +20,8 @@ from headrace.engine import (
     fit_microbatch,
     load_tokenizer,
     make_plan,
+    method_spec,
+    plan_report,
     prepare_dataset,
     prepare_model,
     read_model_spec,
@@ -95,7 +99,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
     )
     training = RowIndex()
 
-    def tokenize(file: str, param: str, target: Path) -> None:
+    def tokenize(file: str, param: str, target: Path) -> DataReport:
         first = param == "training_file"
         emit(RunEvent(type="phase", message="tokenizing"))
         with _blaming(param):
@@ -115,34 +119,40 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
         emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))
         for warning in report.warnings:
             emit(RunEvent(type="message", level="warn", message=f"{param}: {warning}"))
+        return report
 
-    tokenize(request.training_file, "training_file", dataset)
+    trained = tokenize(request.training_file, "training_file", dataset)
     if request.validation_file and valid:
         tokenize(request.validation_file, "validation_file", valid)
     emit(RunEvent(type="phase", message="planning"))
     lengths = RowLengths.read(dataset, valid)
-    return _fit(config, spec, Box.from_dict(request.box), lengths, emit)
+    job = JobSize(trained_share=trained.trained_tokens / trained.tokens)
+    return _fit(config, spec, Box.from_dict(request.box), lengths, job, emit)
 
 
-def _fit(config: TrainConfig, spec: Any, box: Box, lengths: RowLengths, emit: Emit) -> TrainConfig:
+def _fit(
+    config: TrainConfig,
+    spec: ModelSpec,
+    box: Box,
+    lengths: RowLengths,
+    job: JobSize,
+    emit: Emit,
+) -> TrainConfig:
     longest = lengths.longest
     given: dict[str, Any] = {"longest_row_tokens": longest, "box": box, "lengths": lengths}
     with _blaming(None):
+        spec = method_spec(spec, config)
         fitted = fit_microbatch(spec, config, **given)
-        plan = make_plan(spec, fitted, **given)
+        plan = make_plan(spec, fitted, job=job, **given)
     asked = settle_microbatch(config, longest)
     if fitted != asked:
         unit = "rows" if fitted.packing == "off" else "tokens"
         now, before = (getattr(one, f"microbatch_{unit}") for one in (fitted, asked))
         message = f"microbatches of {now} {unit}, not {before}, so that it fits"
         emit(RunEvent(type="message", level="warn", message=message))
-    shown = {
-        "microbatch_rows": fitted.microbatch_rows,
-        "microbatch_tokens": fitted.microbatch_tokens,
-        "longest_row_tokens": longest,
-    }
+    report = plan_report(plan, spec, fitted, job=job, **given)
     message = f"the plan holds for rows of up to {longest} tokens"
-    emit(RunEvent(type="plan", message=message, data={**plan.to_dict(), **shown}))
+    emit(RunEvent(type="plan", message=message, data=report))
     return fitted
 
 

@@ -9,6 +9,9 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from .contract import Daemon
+from .systemd import Notifier
+
 GRACE_SECONDS = 3  # open streams are cut off after that, so that a viewer never holds up the end
 
 
@@ -33,7 +36,7 @@ def address(sock: socket.socket) -> str:
 
 def run(app: FastAPI, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, which then ends the process. Raises what the start raises."""
-    server = Server(app, on_ready)
+    server = Server(app, on_ready, Notifier.of())
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[sock]))
 
@@ -41,11 +44,12 @@ def run(app: FastAPI, sock: socket.socket, *, on_ready: Callable[[], None]) -> N
 class Server(uvicorn.Server):
     """Ends gracefully on the first signal, at once on the next.
 
-    At once is safe: the journal is whole at any moment, and the worker commits the step in hand
-    when the API goes away.
+    While the worker finishes the step in hand, requests and streams are still answered, so that
+    everyone sees the end; then the streams are cut. At once is safe: the journal is whole at any
+    moment, and the worker commits the step in hand when the API goes away.
     """
 
-    def __init__(self, app: FastAPI, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: FastAPI, on_ready: Callable[[], None], notifier: Notifier) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -57,20 +61,46 @@ class Server(uvicorn.Server):
         )
         self._app = app
         self._on_ready = on_ready
+        self._notifier = notifier
+        self._signalled = False
+        self._draining: asyncio.Task[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the app, serve, stop the app; a signal counts from the first moment to the last.
 
         uvicorn's own way would log a failed start as a traceback and drop the reason.
         """
+        daemon: Daemon = self._app.state.daemon
         with self.capture_signals():
             async with self._app.router.lifespan_context(self._app):
-                if not self.should_exit:
-                    self._on_ready()
+                if self._signalled:
+                    return
+                self._on_ready()
+                self._notifier.tell(READY=1, STATUS=daemon.in_words(), MAINPID=os.getpid())
+                beat = self._notifier.beat(daemon.in_words, lambda: self._signalled)
+                beating = asyncio.create_task(beat)
+                try:
                     await self._serve(sockets)
+                finally:
+                    beating.cancel()
+
+    async def on_tick(self, counter: int) -> bool:
+        """What uvicorn does ten times a second; after a signal, also see to the end."""
+        if self._signalled and self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note the first signal, obey the second."""
-        if self.should_exit:
+        if self._signalled:
             os._exit(128 + sig)
-        super().handle_exit(sig, frame)
+        self._signalled = True
+        self._captured_signals.append(sig)
+        self._notifier.tell(STOPPING=1, STATUS="finishing the step in hand")
+
+    async def _drain(self) -> None:
+        daemon: Daemon = self._app.state.daemon
+        try:
+            await daemon.drain()
+        finally:
+            self.should_exit = True

@@ -53,6 +53,13 @@ class FakeDaemon:
         self.loop = asyncio.get_running_loop()
         self.journal = Journal.open(self.settings.database_path, self.hub)
 
+    async def drain(self) -> None:
+        """Nothing runs."""
+
+    def in_words(self) -> str:
+        """Always the same."""
+        return "idle"
+
     async def stop(self) -> None:
         """Close the journal."""
         self.journal.close()

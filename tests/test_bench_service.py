@@ -4,10 +4,12 @@ import asyncio
 from pathlib import Path
 
 import httpx2
+import psutil
 
 from bench.big_journal import fill, measure, questions
-from bench.viewers import look_on, scripted_api, start_job
+from bench.viewers import look_on, script_of, start_job
 from fakes_daemon import FakeDaemon, serving
+from scripted_service import scripted_service, write_house
 
 LIMIT_MS = 200
 
@@ -22,7 +24,9 @@ def test_lists_answer_fast_from_a_journal_of_many_jobs(tmp_path: Path) -> None:
 
 
 def test_viewers_see_every_step_and_hold_nothing_up(tmp_path: Path) -> None:
-    with scripted_api(tmp_path, work=100_000) as (url, api):
+    write_house(tmp_path, script_of(100_000))
+    with scripted_service(tmp_path) as served:
+        url, api = served.url, psutil.Process(served.process.pid)
         with httpx2.Client(base_url=url, timeout=60) as client:
             job_id = start_job(client)
         before = api.memory_info().rss

@@ -28,6 +28,12 @@ MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 
 Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
 StateFormat = Annotated[str, typer.Option(help="How state is held: exact, q8, sr_bf16 or sr_q8.")]
 Recompute = Annotated[str, typer.Option(help="Layers computed again in backward: auto, all, none.")]
+OptimizerDevice = Annotated[
+    str, typer.Option(help="What updates layers in host memory: auto, device or host.")
+]
+HostShare = Annotated[
+    float | None, typer.Option(help="With auto: the share of these layers that the CPU updates.")
+]
 ClipWay = Annotated[str, typer.Option(help="How clipping is reached: auto, or one of its ways.")]
 Durability = Annotated[
     str,
@@ -60,6 +66,8 @@ def step(
     state_format: StateFormat = "exact",
     recompute: Recompute = "auto",
     clip_way: ClipWay = "auto",
+    optimizer_device: OptimizerDevice = "auto",
+    optimizer_host_share: HostShare = None,
     max_grad_norm: MaxGradNorm = 1.0,
     deterministic: Deterministic = True,
     durability: Durability = "step",
@@ -81,6 +89,7 @@ def step(
     settings = {
         "device": device, "compile": compile, "state_tier": state_tier,
         "state_format": state_format, "recompute": recompute, "clip_way": clip_way,
+        "optimizer_device": optimizer_device, "optimizer_host_share": optimizer_host_share,
         "max_grad_norm": max_grad_norm, "deterministic": deterministic,
         "batch_rows": batch_rows, "microbatch_rows": microbatch_rows,
         "device_bytes": parse_size(device_bytes), "host_bytes": parse_size(host_bytes),
@@ -99,10 +108,7 @@ def step(
         num_steps=steps,
         commit=commit,
     )
-    if as_json:
-        print_json(result)
-    else:
-        _show(result)
+    (print_json if as_json else _show)(result)
 
 
 def _check(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -154,8 +160,17 @@ def _show(result: dict[str, Any]) -> None:
         ratio = f"{run['ratio_to_limit']:.2f}" if "ratio_to_limit" in run else ""
         stalled = f"{run['stall_read_seconds']:.2f}"
         tflops = f"{run['model_tflops']:.3g}"
-        rows.append([count, f"{run['step_seconds']:.2f}", tflops, ratio, stalled, moved])
-    columns = ["slots", "step s", "model TFLOPS", "x limit", "waited to read s", "moved a step"]
+        planned = f"{run['planned_seconds']:.2f}"
+        rows.append([count, f"{run['step_seconds']:.2f}", planned, tflops, ratio, stalled, moved])
+    columns = [
+        "slots",
+        "step s",
+        "planned s",
+        "model TFLOPS",
+        "x limit",
+        "waited to read s",
+        "moved a step",
+    ]
     print_table(columns, rows, empty="")
     if "overlapped_seconds" in result:
         out.print(f"limit with 1 slot: {result['serial_seconds']:.2f} s, compute + read + write; "

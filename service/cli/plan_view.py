@@ -58,7 +58,8 @@ def _facts(
         ["device", human_bytes(plan["total_device_bytes"])],
         ["host", human_bytes(plan["total_host_bytes"])],
         ["volumes", human_bytes(plan["volume_bytes"])],
-        ["update", f"{plan['clip_way']} ({forecast['way']} predicted)"],
+        ["update", f"{plan['clip_way']} ({forecast['way']} predicted), {len(plan['on_host'])} "
+                   "records by the processor"],
         ["step", f"{_seconds(step['expected'])} ({_seconds(step['low'])} to "
                  f"{_seconds(step['high'])}), {forecast['tokens_per_step']} tokens"],
         ["rate", f"{forecast['tokens_per_second']:.4g} tokens/s with commits"],

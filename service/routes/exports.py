@@ -8,6 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from ..archive import Archive
 from ..contract import Daemon
+from ..description import MISSING
 from ..errors import ApiError, not_found
 from ..jobs import JobRecord
 from .common import TheDaemon, require_job
@@ -17,7 +18,7 @@ router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 TAR = {"description": "A tar archive", "content": {"application/x-tar": {}}}
 
 
-@router.get("/export", response_class=StreamingResponse, responses={200: TAR})
+@router.get("/export", response_class=StreamingResponse, responses={200: TAR, **MISSING})
 def export(
     job_id: str, daemon: TheDaemon, checkpoint: Annotated[str | None, Query()] = None
 ) -> StreamingResponse:

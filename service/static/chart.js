@@ -35,7 +35,7 @@ function logTicks(low, high) {
 export function short(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace(".0e", "e");
+  if (size >= 1e6 || size < 1e-2) return value.toExponential(1).replace("e+", "e").replace(".0e", "e");
   if (size >= 1e3) return `${Number((value / 1e3).toFixed(1))}k`;
   return String(Number(value.toPrecision(3)));
 }

@@ -32,9 +32,10 @@ function told(name, report) {
     return `${FORMATS.share(Math.min(1, waits / report.step_seconds))} waiting`;
   }
   const link = report.links?.[name];
-  if (!link?.payload_bytes) return "nothing";
+  const moved = (link?.payload_bytes ?? 0) + (link?.padding_bytes ?? 0);
+  if (!moved) return "nothing";
   const busy = link.busy_seconds ? FORMATS.share(Math.min(1, link.busy_seconds / report.step_seconds)) : "";
-  return `${FORMATS.size(link.payload_bytes)}${busy ? `, ${busy}` : ""}`;
+  return `${FORMATS.size(moved)}${busy ? `, ${busy}` : ""}`;
 }
 
 function svgOf(spans, seconds, label) {

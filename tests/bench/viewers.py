@@ -9,12 +9,9 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,38 +19,19 @@ from urllib.parse import urlsplit
 import httpx2
 import psutil
 
-from tiny import make_tiny_llama
+from scripted_service import ROWS, Scripted, scripted_service, write_house
 
-ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 STEPS = 1_000_000
 
 
-@contextmanager
-def scripted_api(home: Path, work: int) -> Iterator[tuple[str, psutil.Process]]:
-    """The API process, with a job that runs."""
-    (home / "data").mkdir()
-    script = {"steps": STEPS, "step_seconds": 0, "work": work}
-    (home / "data" / "script.json").write_text(json.dumps(script))
-    make_tiny_llama(home / "models" / "tiny", tied=True, seed=3, layers=2)
-    command = [sys.executable, "-m", "bench.scripted_api", str(home / "data"), str(home / "models")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    with (home / "api.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment)
-    assert process.stdout
-    try:
-        first = process.stdout.readline()
-        assert first, (home / "api.log").read_text()
-        yield json.loads(first)["url"], psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
+def script_of(work: int) -> dict[str, Any]:
+    """A job that computes in every step and runs for longer than anyone looks on."""
+    return {"steps": STEPS, "step_seconds": 0, "work": work}
 
 
 def start_job(client: httpx2.Client) -> str:
     """A job that runs for longer than this looks on."""
-    rows = {"file": ("rows.jsonl", ROW * 50)}
-    file = client.post("/v1/files", data={"purpose": "fine-tune"}, files=rows).json()
+    file = client.post("/v1/files", data={"purpose": "fine-tune"}, files=ROWS).json()
     body = {"model": "tiny", "training_file": file["id"]}
     job_id = client.post("/v1/fine_tuning/jobs", json=body).json()["id"]
     while step_of(client, job_id) < 5:
@@ -131,6 +109,22 @@ async def look_on(
     }
 
 
+def take_turns(
+    served: Scripted, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """What each turn found, and the API's resident bytes before the first and after each."""
+    url, api = served.url, psutil.Process(served.process.pid)
+    with httpx2.Client(base_url=url, timeout=60) as client:
+        job_id = start_job(client)
+    turns, rss = [], [api.memory_info().rss]
+    for _ in range(options.rounds):
+        for viewers in (0, options.viewers):
+            turn = look_on(url, api, job_id, viewers=viewers, seconds=options.seconds)
+            turns.append(asyncio.run(turn))
+            rss.append(api.memory_info().rss)
+    return turns, rss
+
+
 def main() -> int:
     """Turns without and with viewers, interleaved."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -142,20 +136,10 @@ def main() -> int:
     parser.add_argument("--limit-ms", type=float, default=100)
     parser.add_argument("--json", type=Path, help="also write the result there")
     options = parser.parse_args()
-    turns = []
-    with (
-        tempfile.TemporaryDirectory() as home,
-        scripted_api(Path(home), options.work) as (url, api),
-    ):
-        with httpx2.Client(base_url=url, timeout=60) as client:
-            job_id = start_job(client)
-        rss = [api.memory_info().rss]
-        for _ in range(options.rounds):
-            for viewers in (0, options.viewers):
-                turns.append(
-                    asyncio.run(look_on(url, api, job_id, viewers=viewers, seconds=options.seconds))
-                )
-                rss.append(api.memory_info().rss)
+    with tempfile.TemporaryDirectory() as folder:
+        write_house(home := Path(folder), script_of(options.work))
+        with scripted_service(home) as served:
+            turns, rss = take_turns(served, options)
     rates = {n: [t["steps_per_second"] for t in turns if t["viewers"] == n]
              for n in (0, options.viewers)}  # fmt: skip
     middle = {n: sorted(found)[len(found) // 2] for n, found in rates.items()}

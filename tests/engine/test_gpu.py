@@ -72,7 +72,14 @@ def test_bfloat16_compute_follows_the_fp32_losses(inputs: Any, tmp_path: Path) -
         {"clip_way": "deferred", "commit_every_steps": 4},
         {"clip_way": "deferred", "state_tier": "host", "commit_every_steps": 3},
         {"state_tier": "host", "commit_every_steps": 3, "recompute": "none"},
+        {"state_tier": "host", "optimizer_device": "device"},
+        {"state_tier": "host", "optimizer_device": "host", "commit_every_steps": 3},
+        {"state_tier": "host", "optimizer_host_share": 0.5, "clip_way": "deferred", "num_slots": 5},
         {"state_tier": "host", "commit_every_steps": 6, "num_slots": 24},
+        {"state_tier": "host", "commit_every_steps": 3, "activation_tier": "host"},
+        {"activation_tier": "host", "num_slots": 2},
+        {"grad_tier": "host", "state_tier": "host", "commit_every_steps": 3},
+        {"grad_tier": "host", "num_slots": 2},
         {"state_tier": "nvme", "commit_every_steps": 6, "num_slots": 6, "recompute": "auto"},
     ],
     ids=lambda settings: "-".join(f"{k}={v}" for k, v in settings.items()),
@@ -88,27 +95,24 @@ def test_placement_never_changes_a_bit_on_the_gpu(
     assert_same_state(other.state(), plain.state())
 
 
-@pytest.mark.parametrize("tier", ["host", "nvme"])
-def test_boundary_activations_on_the_host_change_no_bit(
-    inputs: Any, tmp_path: Path, tier: str
+@pytest.mark.parametrize("state_format", ["q8", "sr_bf16", "sr_q8"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clip_way": "speculative"},
+        {"state_tier": "device", "recompute": "none"},
+        {"clip_way": "deferred", "state_tier": "host", "commit_every_steps": 3},
+    ],
+    ids=["redone", "resident", "deferred"],
+)
+def test_nor_does_it_in_a_compact_format(
+    inputs: Any, tmp_path: Path, settings: dict[str, Any], state_format: str
 ) -> None:
-    """A device budget just short of the boundary activations sends them to pinned memory."""
-    # A row or two in each microbatch: of few, large ones all are on their way at once.
-    fixed = {
-        "state_tier": tier,
-        "num_slots": 2,
-        "recompute": "all",
-        "microbatch_tokens": 30,
-        **BF16,
-    }
-    plain = _run(tmp_path / "plain", inputs, **fixed)
-    (plan,) = [event.data for event in plain.events if event.type == "plan"]
-    near = plan["device_bytes"]["gradients"]
-    short = plan["total_device_bytes"] - near - 1
-    parked = _run(tmp_path / "parked", inputs, device_bytes=short, **fixed)
-    (plan,) = [event.data for event in parked.events if event.type == "plan"]
-    assert (plan["activation_tier"], plan["grad_tier"]) == ("host", "host")
-    assert_same_state(parked.state(), plain.state())
+    common = {"max_steps": 6, "state_format": state_format, **BF16}
+    first = {"clip_way": "serial", "recompute": "all", **common}
+    plain = _run(tmp_path / "plain", inputs, **first)
+    other = _run(tmp_path / "other", inputs, **{**first, **settings})
+    assert_same_state(other.state(), plain.state())
 
 
 def test_the_device_budget_holds(inputs: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from headrace.engine.pipeline import Pipeline
-from headrace.engine.visits import Visit, update_visit
+from headrace.engine.visits import Visit, host_update_visit, update_visit
 
 Slot = dict[str, int | None]
 
@@ -26,7 +26,7 @@ class Stages:
     slotless: set[int] = field(default_factory=set)
 
     def needs_slot(self, visit: Visit) -> bool:
-        return visit.record not in self.slotless
+        return visit.record not in self.slotless and not visit.on_host
 
     def read(self, visit: Visit, slot: Slot) -> None:
         self.reading(visit, slot)
@@ -217,3 +217,21 @@ def test_times_say_where_each_visit_spent_its_seconds() -> None:
     with Pipeline(_slots(1), Stages(slow_read)) as pipeline:
         times = pipeline.run(_visits([0, 1]), lambda visit, slot: None)
     assert all(t.read >= 0.02 and t.stall_read >= 0.015 and t.compute < 0.01 for t in times)
+
+
+def test_what_the_processor_updates_is_read_ahead_only_after_that_was_asked() -> None:
+    """The next pass's visit of the record follows the visit that has it updated."""
+    events: list[str] = []
+
+    def read(visit: Visit, slot: Slot) -> None:
+        events.append(f"read {visit.action}")
+
+    def compute(visit: Visit, slot: Slot | None) -> None:
+        time.sleep(0.01)
+        events.append(f"compute {visit.action}")
+
+    forward = Visit(record=2, action="forward", reads="weights", writes=False, phase="forward")
+    with Pipeline(_slots(2), Stages(read)) as pipeline:
+        pipeline.run([host_update_visit(2)], compute, ahead=[forward])
+        pipeline.run([forward], compute)
+    assert events == ["compute update", "read forward", "compute forward"]

@@ -26,7 +26,7 @@ REPORT = StepReport(
     }
 )
 VISITS: list[tuple[Phase, VisitTimes]] = [
-    ("forward", VisitTimes(stall_read=0.5, compute=1.0)),
+    ("forward", VisitTimes(stall_read=0.5, stall_write=9.0, read=0.3, compute=1.0)),
     ("forward", VisitTimes(compute=1.5)),
     ("backward", VisitTimes(compute=4.0)),
     ("optimizer", VisitTimes(compute=1.0)),
@@ -38,13 +38,29 @@ def test_work_and_waits_stand_in_their_order_and_end_with_the_commit() -> None:
         (what, start, stop) for what, start, stop in compute_lane(REPORT, VISITS) if stop > start
     ]
     assert lane == [
-        ("stall_read", 0.5, 1.0),
+        ("stall_write", 0.5, 0.7),
+        ("stall_read", 0.7, 1.0),
         ("forward", 1.0, 2.0),
         ("forward", 2.0, 3.5),
         ("backward", 3.5, 7.5),
         ("optimizer", 8.0, 9.0),  # half a second for the norm before it
         ("commit", 9.0, 10.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        (VisitTimes(stall_read=0.0, stall_write=5.0, read=1.0), 0.0),  # the reader was ahead
+        (VisitTimes(stall_read=1.0, stall_write=5.0, read=1.0), 0.0),  # it waited while others ran
+        (VisitTimes(stall_read=3.0, stall_write=5.0, read=1.0), 2.0),
+        (VisitTimes(stall_read=3.0, stall_write=0.5, read=1.0), 0.5),
+    ],
+)
+def test_a_wait_is_blamed_on_writes_as_far_as_there_was_no_slot(
+    times: VisitTimes, seconds: float
+) -> None:
+    assert times.waited_for_write == seconds
 
 
 def test_links_are_told_from_the_beginning_of_the_step_and_within_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from datasets import write_dataset
+from headrace.engine import read_model_spec
 from runs import Run
 from tiny import make_tiny_llama
 
@@ -81,7 +82,8 @@ def test_a_deferred_update_reads_the_state_instead_of_the_weights(tmp_path: Path
 def test_state_in_host_memory_touches_the_drive_at_commits_alone(tmp_path: Path) -> None:
     model = make_tiny_llama(tmp_path / "model", tied=True, seed=2)
     dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
-    run = Run(tmp_path, model, dataset, state_tier="host", commit_every_steps=2)
+    settings: dict[str, Any] = {"commit_every_steps": 2, "optimizer_device": "device"}
+    run = Run(tmp_path, model, dataset, state_tier="host", **settings)
     run.go()
     state_bytes = _plan(run)["link_bytes"]["serial"]["d2h"]
     steps = [step["links"] for step in run.metrics()]
@@ -89,3 +91,33 @@ def test_state_in_host_memory_touches_the_drive_at_commits_alone(tmp_path: Path)
     assert writes == [0, state_bytes, 0, state_bytes]
     assert [links["nvme_read"]["payload_bytes"] for links in steps] == [0] * 4
     assert [event.step for event in run.events if event.type == "commit"] == [2, 4]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("tied", [True, False])
+def test_of_what_the_processor_updates_weights_go_up_and_gradients_down(
+    tmp_path: Path, tied: bool, share: float
+) -> None:
+    """fp32 compute: 4 bytes of weights a visit and 4 of gradient; no moment crosses a link."""
+    model = make_tiny_llama(tmp_path / "model", tied=tied, seed=2)
+    dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
+    settings: dict[str, Any] = {"state_tier": "host", "clip_way": "serial", "recompute": "all"}
+    run = Run(tmp_path, model, dataset, optimizer_host_share=share, num_slots=2, **settings)
+    run.go()
+    records = read_model_spec(str(model)).records
+    on_host = _plan(run)["on_host"]
+    assert len(on_host) == round(share * sum(record.kind == "layer" for record in records))
+    planned = _plan(run)["link_bytes"]["serial"]
+    up = down = grads_up = grads_down = 0
+    for i, record in enumerate(records):
+        visits = 2 if record.kind == "layer" else 1
+        up += record.num_elements * (4 * visits + (0 if i in on_host else 12))
+        down += 0 if i in on_host else 12 * record.num_elements
+        if record.kind != "embedding":
+            kept = record.num_params if record.kind == "head" else record.num_elements
+            grads_down += 4 * kept
+            grads_up += 0 if i in on_host else 4 * kept
+    assert (planned["h2d"], planned["d2h"]) == (up, down)
+    for step in run.metrics():
+        moved = {link: step["links"][link]["payload_bytes"] for link in ("h2d", "d2h")}
+        assert moved == {"h2d": up + grads_up, "d2h": down + grads_down}

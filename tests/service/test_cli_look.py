@@ -220,11 +220,25 @@ def test_bench_step_without_durability_writes_nothing_of_what_memory_holds(
     code, found = run_json(
         capsys, "bench", "step", "--shape", "tiny", "--init", "random", "--durability", "none",
         "--state-tier", "host", "--slots", "2", *SMALL, "--volume", tmp_path,
+        "--optimizer-device", "device",
     )  # fmt: skip
     (timed,) = found["runs"].values()
     assert code == Exit.OK and timed["commit_seconds"] == 0
     assert timed["link_bytes"]["nvme_write"] == timed["link_bytes"]["nvme_read"] == 0
     assert timed["link_bytes"]["h2d"] > 2 * found["num_params"]
+
+
+def test_bench_step_tells_what_the_processor_updated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = run_json(
+        capsys, "bench", "step", "--durability", "none", "--state-tier", "host", "--slots", "2",
+        *SMALL, "--volume", tmp_path, "--optimizer-host-share", "0.5",
+    )  # fmt: skip
+    (timed,) = found["runs"].values()
+    assert code == Exit.OK and len(timed["placement"]["on_host"]) == 1
+    updates = timed["host_optimizer"]
+    assert updates["num_updates"] == 2 and updates["traffic_bytes"] == 28 * updates["num_elements"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-from headrace.service.plan_view import advice, homes, plan_rows
+from typing import Any
+
+from headrace.service.plan_view import advice, homes, plan_groups, span
 
 FORECAST = {
     "step_seconds": {"expected": 4.0, "low": 3.6, "high": 4.8},
@@ -20,19 +22,23 @@ PLAN = {
 }
 
 
+def rows_of(plan: Any, *, on_cpu: bool) -> dict[str, Any]:
+    groups = plan_groups(plan, on_cpu=on_cpu)
+    return {row["name"]: (row["planned"], row["path"]) for _, rows in groups for row in rows}
+
+
 def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
-    rows = {row["name"]: (row["planned"], row["path"]) for row in plan_rows(PLAN, on_cpu=False)}
-    assert rows == {
+    assert rows_of(PLAN, on_cpu=False) == {
         "A step takes": ("4.00 s", "engine.step_time_s"),
-        "at least, at most": ("3.60 s, 4.80 s", None),
-        "of which forward": ("1.50 s", "report.forward_seconds"),
-        "of which backward": ("2.50 s", "report.backward_seconds"),
+        "or, at the ends": ("3.60 – 4.80 s", None),
+        "Forward": ("1.50 s", "report.forward_seconds"),
+        "Backward": ("2.50 s", "report.backward_seconds"),
         "Tokens a second": ("2,048", "engine.tokens_per_s"),
         "All steps": ("1 h 00 min", None),
-        "Drive reads a step": ("16.0 GB", "report.links.nvme_read.payload_bytes"),
-        "Drive writes a step": ("12.0 GB", "report.links.nvme_write.payload_bytes"),
-        "Copies up a step": ("16.0 GB", "report.links.h2d.payload_bytes"),
-        "Copies down a step": ("12.0 GB", "report.links.d2h.payload_bytes"),
+        "Drive reads": ("16.0 GB", "report.links.nvme_read.payload_bytes"),
+        "Drive writes": ("12.0 GB", "report.links.nvme_write.payload_bytes"),
+        "Copies up": ("16.0 GB", "report.links.h2d.payload_bytes"),
+        "Copies down": ("12.0 GB", "report.links.d2h.payload_bytes"),
         "Device memory": ("70.0 GB", "report.device_peak_bytes"),
         "Host memory": ("90.0 GB", "tier.host_bytes"),
         "Room on the drives": ("192 GB", None),
@@ -41,15 +47,21 @@ def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
 
 
 def test_what_a_plan_does_not_say_is_left_out() -> None:
-    assert plan_rows({}, on_cpu=False) == [] and homes({}) == {} and advice({}) == []
-    rows = plan_rows({"volume_bytes": 1}, on_cpu=True)
-    assert [row["name"] for row in rows] == ["Room on the drives"]
+    assert plan_groups({}, on_cpu=False) == [] and homes({}) == {} and advice({}) == []
+    assert [title for title, _ in plan_groups({"volume_bytes": 1}, on_cpu=True)] == ["Room"]
 
 
 def test_on_a_cpu_both_tiers_are_one_memory() -> None:
-    rows = {row["name"]: row for row in plan_rows(PLAN, on_cpu=True)}
+    rows = rows_of(PLAN, on_cpu=True)
     assert "Device memory" not in rows and "Host memory" not in rows
-    assert (rows["Memory"]["planned"], rows["Memory"]["path"]) == ("160 GB", "tier.host_bytes")
+    assert rows["Memory"] == ("160 GB", "tier.host_bytes")
+
+
+def test_a_span_names_its_unit_once() -> None:
+    assert span(0.287, 0.382) == "287 – 382 ms"
+    assert span(0.9, 1.4) == "900 ms – 1.40 s"
+    assert span(50, 3700) == "50.0 s – 1 h 01 min"
+    assert span(3600, 7200) == "1 h 00 min – 2 h 00 min"
 
 
 def test_records_are_counted_by_home() -> None:

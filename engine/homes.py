@@ -1,0 +1,72 @@
+"""Where the state of each record lives, and what else takes memory by choice. Pure, no torch."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_STAGING = 4  # more staging slots would not make a drive faster
+
+Tier = Literal["device", "host", "nvme"]
+NearTier = Literal["device", "host"]
+Way = Literal["serial", "speculative", "deferred"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the records' state lives, and what else takes memory by choice."""
+
+    tiers: tuple[Tier, ...]  # home of each record's state
+    num_slots: int
+    keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
+    activation_tier: NearTier = "device"
+    keep_grads: bool = True  # final gradients wait for their update
+    grad_tier: NearTier = "host"  # where, for records whose state is not on the device
+    on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
+    host_versions: int = 1  # 2: the others in host memory may be updated before the norm is known
+    frozen: tuple[int, ...] = ()  # records that are only read
+
+    def early(self, way: Way) -> frozenset[int]:
+        """Records that are updated in their backward visit, before the norm is known."""
+        early = early_records(self.tiers, self.host_versions, self.on_host, way)
+        return early.difference(self.frozen)
+
+    @property
+    def trained_tiers(self) -> frozenset[Tier]:
+        """Where what is trained lives."""
+        frozen = set(self.frozen)
+        return frozenset(tier for i, tier in enumerate(self.tiers) if i not in frozen)
+
+    @property
+    def num_staging(self) -> int:
+        """Host slots that NVMe records pass through; commits need one in any case."""
+        return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
+
+
+def early_records(
+    tiers: Sequence[Tier], host_versions: int, on_host: Collection[int], way: Way
+) -> frozenset[int]:
+    """Records whose update can be made in their backward visit and undone: beside the committed
+    state on NVMe, or in a second version in host memory. Only the speculative way does so."""
+    if way != "speculative":
+        return frozenset()
+    return frozenset(
+        i
+        for i, tier in enumerate(tiers)
+        if tier == "nvme" or (tier == "host" and host_versions > 1 and i not in on_host)
+    )
+
+
+def versions_at_home(record: int, host_versions: int, once: Collection[int]) -> int:
+    """Versions of a record's state; one of those in `once`: what the processor updates is changed
+    in place, in the end, and what is frozen is not changed."""
+    return 1 if record in once else host_versions
+
+
+def keeps_grad_on_device(
+    record: int, tiers: Sequence[Tier], grad_tier: NearTier, on_host: Collection[int]
+) -> bool:
+    """Whether a record's kept gradient waits on the device: beside its state, or by choice.
+
+    What the processor updates has its gradient in host memory.
+    """
+    return tiers[record] == "device" or (grad_tier == "device" and record not in on_host)

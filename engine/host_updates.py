@@ -1,0 +1,50 @@
+"""Records that the processor updates at home: their updates under way, and waiting for them."""
+
+from concurrent.futures import Future
+
+from .adamw import AdamScalars
+from .host_optimizer import HostOptimizer, HostOptimizerStats
+from .model import RecordLayout
+from .state import state_views
+from .workspace import Workspace
+
+
+class HostUpdates:
+    """What is asked of the host optimizer for one workspace.
+
+    A record's state may be read, its gradient's home written, only after `wait`: its next visit
+    is read behind it, and its gradient comes later still.
+    """
+
+    def __init__(self, work: Workspace) -> None:
+        self._work = work
+        self._optimizer = work.closing(HostOptimizer()) if work.plan.on_host else None
+        self._under_way: dict[str, Future[None]] = {}
+
+    def submit(self, layout: RecordLayout, factor: float, scalars: AdamScalars) -> None:
+        """Update a record that lives in host memory from its gradient there, in the background."""
+        assert self._optimizer is not None
+        work, name = self._work, layout.name
+        self._under_way[name] = self._optimizer.submit(
+            state_views(work.homes[name].now, work.records[name]),
+            work.grad_homes[name].tensor(work.dtype, layout.num_elements),
+            factor,
+            scalars,
+            after=work.grad_landed[name],
+        )
+
+    def wait(self, name: str) -> None:
+        """Wait for the record's last update; raises what ended it early."""
+        under_way = self._under_way.get(name)
+        if under_way is not None:
+            under_way.result()
+
+    def wait_all(self) -> None:
+        """Wait for every update."""
+        for name in self._under_way:
+            self.wait(name)
+
+    @property
+    def stats(self) -> HostOptimizerStats:
+        """What has been updated so."""
+        return HostOptimizerStats() if self._optimizer is None else self._optimizer.stats
