@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from datasets import write_dataset
 from headrace.engine import TokenDataset, TrainConfig, shape_spec
 from headrace.engine.data import step_microbatches
-from headrace.engine.layer import LayerModule, param_views, trainable
+from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.packing import Arrangement, settle_microbatch
 from runs import Run, assert_same_state
 from tiny import make_tiny_llama
@@ -113,7 +113,7 @@ def test_packed_microbatches_of_any_lengths_share_few_compiled_graphs(
             hidden = torch.zeros(*batch.ids.shape, spec.hidden_size, requires_grad=True)
             positions = module.positions(batch.ids.shape[1], batch.lengths, packed=True)
             module.forward_only(layout, weights, hidden, positions)
-            output = module.forward(layout, trainable(weights), hidden, positions)
+            output = module.forward(layout, module.leaves(layout, weights), hidden, positions)
             torch.autograd.backward(output.sum())
             shapes.add(batch.ids.shape)
     assert len(shapes) > 2
