@@ -17,7 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
-from .frozen import write_frozen
+from .frozen import write_frozen_whole
 from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
@@ -27,7 +27,6 @@ from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
 from .state import clear_state, state_record, write_weights
-from .state_record import coded_elements
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_truth import StepTruth
@@ -167,9 +166,7 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
             clear_state(place, work.records[layout.name])
             write_weights(work.state(layout, slot), master)
         else:
-            frozen, coded = work.frozen(layout, slot), coded_elements(layout)
-            write_frozen(layout, frozen, master[:coded], 0)
-            write_frozen(layout, frozen, master[coded:], coded)
+            write_frozen_whole(layout, work.frozen(layout, slot), master)
         slot.done = work.transfer.fence()
         visit = update_visit(i)
         if mover.needs_slot(visit):
