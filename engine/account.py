@@ -81,14 +81,18 @@ def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
 
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
-    state = [state_padded_bytes(one, model.config.state_format) for one in model.spec.records]
-    homes = list(zip(state, placement.tiers, strict=True))
+    records = zip(model.spec.records, placement.tiers, strict=True)
+    homes = [
+        (state_padded_bytes(record, model.config.state_format), tier)
+        for record, tier in records
+        if record.base is None
+    ]
     host = sum(size for size, tier in homes if tier == "host")
     device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
-    if way == "deferred":
-        visits = sweep_visits(model.spec, placement.on_host)
+    visits = sweep_visits(model.spec, placement.on_host) if way == "deferred" else []
+    if visits:
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
         moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}

@@ -160,8 +160,17 @@ def _show(result: dict[str, Any]) -> None:
         ratio = f"{run['ratio_to_limit']:.2f}" if "ratio_to_limit" in run else ""
         stalled = f"{run['stall_read_seconds']:.2f}"
         tflops = f"{run['model_tflops']:.3g}"
-        rows.append([count, f"{run['step_seconds']:.2f}", tflops, ratio, stalled, moved])
-    columns = ["slots", "step s", "model TFLOPS", "x limit", "waited to read s", "moved a step"]
+        planned = f"{run['planned_seconds']:.2f}"
+        rows.append([count, f"{run['step_seconds']:.2f}", planned, tflops, ratio, stalled, moved])
+    columns = [
+        "slots",
+        "step s",
+        "planned s",
+        "model TFLOPS",
+        "x limit",
+        "waited to read s",
+        "moved a step",
+    ]
     print_table(columns, rows, empty="")
     if "overlapped_seconds" in result:
         out.print(f"limit with 1 slot: {result['serial_seconds']:.2f} s, compute + read + write; "
