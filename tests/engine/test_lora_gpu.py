@@ -51,12 +51,13 @@ def test_steps_agree_with_the_cpu(tmp_path: Path, inputs: Any, base: str) -> Non
 
 @pytest.mark.parametrize("base", ["auto", "nf4", "int8"])
 def test_where_the_base_lives_never_changes_a_bit(tmp_path: Path, inputs: Any, base: str) -> None:
-    common = {"frozen_format": base, "device": "cuda", "compute_dtype": "bfloat16"}
+    common: dict[str, Any] = {"frozen_format": base, "device": "cuda", "compute_dtype": "bfloat16"}
     plain = ran(tmp_path / "plain", inputs, recompute="all", **common)
-    for name, settings in {
+    cases: dict[str, dict[str, Any]] = {
         "host": {"state_tier": "host", "recompute": "none"},
         "device": {"state_tier": "device", "recompute": "all"},
         "slots": {"num_slots": 5, "recompute": "none"},
-    }.items():
+    }
+    for name, settings in cases.items():
         other = ran(tmp_path / name, inputs, **settings, **common)
         assert_same_state(other.state(), plain.state())
