@@ -17,6 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
+from .frozen import write_frozen_whole
 from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
@@ -28,6 +29,7 @@ from .run import describe, deterministic, keep_compiled
 from .state import clear_state, state_record, write_weights
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
+from .step_truth import StepTruth
 from .visits import update_visit
 from .ways import next_way
 from .workspace import Workspace
@@ -111,7 +113,7 @@ def _time_slots(
 ) -> dict[str, Any]:
     commit = timing.commit
     config = settle_microbatch(replace(config, num_slots=num_slots), timing.tokens_per_row)
-    box = detect_box(device=config.device, volumes=[str(volume.path) for volume in volumes])
+    box = detect_box(device=config.device, volumes=volumes)
     if not commit:  # what lives above NVMe then needs no room on it
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     plan = make_plan(spec, config, longest_row_tokens=timing.tokens_per_row, box=box)
@@ -145,7 +147,10 @@ def _named(num_slots: int | None) -> str:
 
 
 def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
-    """Give every record random weights (norms one) and zero moments, straight in its tier."""
+    """Give every record random weights (norms one) and zero moments, straight in its tier.
+
+    Adapters begin in the middle of a run: with both matrices random, so that both have gradients.
+    """
     generator = torch.Generator(work.device).manual_seed(seed)
     slot = work.ring[0]
     for i, layout in enumerate(work.spec.records):
@@ -156,9 +161,12 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
                 piece.fill_(1.0)
             else:
                 piece.normal_(0, 0.02, generator=generator)
-        place = work.residents.get(layout.name, slot.device)
-        clear_state(place, work.records[layout.name])
-        write_weights(work.state(layout, slot), master)
+        if layout.base is None:
+            place = work.residents.get(layout.name, slot.device)
+            clear_state(place, work.records[layout.name])
+            write_weights(work.state(layout, slot), master)
+        else:
+            write_frozen_whole(layout, work.frozen(layout, slot), master)
         slot.done = work.transfer.fence()
         visit = update_visit(i)
         if mover.needs_slot(visit):
@@ -169,6 +177,7 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
 def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any]:
     config = work.config
     generator = torch.Generator().manual_seed(timing.seed + 1)
+    truth = StepTruth(work, emit=lambda event: None)
     outcomes: list[StepOutcome] = []
     steps: list[_Timed] = []
     pending: PendingUpdate | None = None
@@ -197,6 +206,13 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
             _Timed(
                 way=inputs.way,
                 seconds=seconds,
+                planned_seconds=truth.expected(
+                    batches,
+                    inputs.way,
+                    outcomes[-1],
+                    owed=inputs.pending is not None,
+                    committed=False,
+                ).seconds,
                 commit_seconds=_commit(work, mover) if timing.commit else 0.0,
                 link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
             )
@@ -212,6 +228,7 @@ class _Timed:
 
     way: Way
     seconds: float
+    planned_seconds: float
     commit_seconds: float
     link_bytes: dict[str, int]
 
@@ -236,6 +253,7 @@ def _run_result(
     timed = steps[1:]
     return {
         "step_seconds": median(step.seconds for step in timed),
+        "planned_seconds": median(step.planned_seconds for step in timed),
         "all_step_seconds": [step.seconds for step in steps],
         "warm_seconds": steps[0].seconds,
         "commit_seconds": median(step.commit_seconds for step in timed),

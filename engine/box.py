@@ -16,10 +16,10 @@ _HOST_SHARE = 0.8
 _DEVICE_SHARE = 0.9
 
 
-def detect_box(*, device: str, volumes: Sequence[str] = ()) -> Box:
+def detect_box(*, device: str, volumes: Sequence[str | VolumeConfig] = ()) -> Box:
     """Measure this machine for `device` ("cpu" or "cuda") and `volumes` ("PATH[:BYTES]")."""
     host = int(available_memory() * _HOST_SHARE)
-    configs = [VolumeConfig.parse(text) for text in volumes]
+    configs = [VolumeConfig.parse(one) if isinstance(one, str) else one for one in volumes]
     rooms = {room.path: room for room in measure_rooms(configs)}
     if device == "cuda":
         import torch
@@ -44,19 +44,27 @@ def known_rates(device: str, volumes: Sequence[VolumeConfig], *, device_name: st
     `device_name` is the GPU's, by its driver: figures of another one do not count.
     """
     measured = read_rates(volumes, device_name=device_name) or default_rates(device)
-    found = {}
-    for volume in volumes:
-        path = str(volume.path)
-        calibration = read_calibration(volume.path)
-        if calibration is not None:
-            slowest = float(volume.throttle_bytes_per_second or "inf")
-            found[path] = VolumeRates(
-                read=min(slowest, calibration.read_bytes_per_second),
-                write=min(slowest, calibration.write_bytes_per_second),
-                mixed=min(slowest, calibration.mixed_bytes_per_second),
-                rated_bytes=measured.rated_bytes.get(path),
-            )
-    return replace(measured, volumes=found)
+    speeds = {str(volume.path): _volume_rates(volume, measured) for volume in volumes}
+    return replace(
+        measured, volumes={path: speed for path, speed in speeds.items() if speed is not None}
+    )
+
+
+def _volume_rates(volume: VolumeConfig, measured: Rates) -> VolumeRates | None:
+    """As calibrated, within the throttle; None for a volume of which nothing is known."""
+    calibration = read_calibration(volume.path)
+    slowest = float(volume.throttle_bytes_per_second or "inf")
+    if calibration is None:
+        known = measured.default_volume
+        if slowest >= known.mixed_rate:
+            return None
+        return VolumeRates(read=slowest, write=slowest, mixed=slowest)
+    return VolumeRates(
+        read=min(slowest, calibration.read_bytes_per_second),
+        write=min(slowest, calibration.write_bytes_per_second),
+        mixed=min(slowest, calibration.mixed_bytes_per_second),
+        rated_bytes=measured.rated_bytes.get(str(volume.path)),
+    )
 
 
 def available_memory() -> int:

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from .adamw import AdamScalars, adamw_torch
-from .adamw_compact import adamw_matrices_torch
 from .adamw_cpu import adamw_cpu
+from .rounding import RoundingKey
 from .state import LayerViews, RecordViews
 
 __all__ = ["AdamScalars", "adamw_torch", "adamw_update"]
@@ -18,8 +18,12 @@ def adamw_update(state: RecordViews, grad: Tensor, factor: Tensor, scalars: Adam
     """
     if grad.device.type == "cuda":
         if isinstance(state, LayerViews):
-            count = state.matrices.hi.numel()
-            adamw_matrices_torch(state.matrices, grad[:count], factor, scalars)
+            from .triton_compact import adamw_matrices_triton
+
+            matrices = state.matrices
+            count = matrices.hi.numel()
+            key = RoundingKey.of(scalars.seed, scalars.update, matrices.record)
+            adamw_matrices_triton(matrices, grad[:count], factor, scalars.floats(), key)
             state, grad = state.vectors, grad[count:]
         from .triton_kernels import adamw_triton
 

@@ -16,7 +16,7 @@ from . import auth, files, logs
 from .attempts import FailedAttempts
 from .contract import Daemon
 from .creation import Creation
-from .errors import ENVELOPE_SCHEMA, ApiError
+from .errors import ApiError
 from .full_disk import is_full
 from .gate import Gate
 from .jobs import EventRecord, IllegalMove
@@ -25,6 +25,7 @@ from .metrics import Metrics
 from .routes import events, exports, jobs, models, page, probes, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
+from .routes.description import EVERYWHERE, TAGS, describe, operation_id
 from .schemas import refusal
 from .sessions import Sessions
 from .status import product_version
@@ -34,10 +35,7 @@ from .uploads import Uploads
 
 EXPIRY_SECONDS = 60
 SECONDS_PER_DAY = 86_400
-REFUSED = {
-    "description": "Refused, and why",
-    "content": {"application/json": {"schema": ENVELOPE_SCHEMA}},
-}
+
 
 log = get_logger("headrace.api")
 
@@ -49,11 +47,14 @@ def create_app(daemon: Daemon) -> FastAPI:
         version=product_version(),
         summary="Fine-tuning of models larger than memory, in the shapes of the OpenAI API.",
         lifespan=_lifespan,
-        responses={"4XX": REFUSED, "5XX": REFUSED},
+        responses=EVERYWHERE,
+        openapi_tags=TAGS,
+        generate_unique_id_function=operation_id,
         redirect_slashes=False,
         docs_url=None,  # those pages load scripts from elsewhere
         redoc_url=None,
     )
+    describe(app)
     app.state.daemon = daemon
     app.state.tokens = auth.Tokens(daemon.settings.tokens_path)
     sessions_path = daemon.settings.data_dir / "sessions.json"

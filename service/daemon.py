@@ -184,6 +184,12 @@ class Daemon:
             reasons.append(f"the worker is {worker['state']}{death}")
         if shutil.disk_usage(self.settings.data_dir).free < DISK_FLOOR_BYTES:
             reasons.append(f"{self.settings.data_dir} has less than {DISK_FLOOR_BYTES} bytes free")
+        if self.site.device == "cuda" and not gpus():
+            reasons.append("the driver shows no GPU, and the device is cuda")
+        try:
+            self.journal.check_writable()
+        except SQLAlchemyError as error:
+            reasons.append(f"the journal cannot be written: {getattr(error, 'orig', error)}")
         for task in self._tasks:
             if task.done() and not task.cancelled() and not self._run_loop.draining:
                 reasons.append(f"the queue has stopped: {task.exception()}")

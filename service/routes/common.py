@@ -19,8 +19,8 @@ def get_daemon(request: Request) -> Daemon:
 
 
 TheDaemon = Annotated[Daemon, Depends(get_daemon)]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-After = Annotated[str | None, Query()]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
+After = Annotated[str | None, Query(description="The id of the last one that is known.")]
 
 
 def require_job(daemon: Daemon, job_id: str) -> JobRecord:

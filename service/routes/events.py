@@ -9,6 +9,7 @@ from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from ..answers import EventPage
 from ..contract import Daemon
 from ..errors import ApiError
 from ..events import follow
@@ -17,17 +18,32 @@ from ..shapes import event_object, job_object, page
 from ..status_feed import StatusFeed
 from ..story import Encoder, Thinner, encode
 from .common import After, Limit, TheDaemon, require_job, unknown_after
+from .description import BAD, MISSING, answers, stream_of
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
 box_router = APIRouter(tags=["status"])
 
+SEEN_ALL = {"description": "The job is over and the client has seen it all: come no more."}
 PING_SECONDS = 10
 SEND_TIMEOUT_SECONDS = 30  # a viewer that takes nothing for so long is dropped
 
 log = get_logger("headrace.api")
 
 
-@router.get("")
+class Stream(EventSourceResponse):
+    """A stream that lets go of a viewer that does not take what it is sent."""
+
+    media_type = "text/event-stream"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the events end, the viewer goes away, or it stops reading."""
+        try:
+            await super().__call__(scope, receive, send)
+        except* SendTimeoutError:
+            log.info("dropped a viewer that does not read", path=scope["path"])
+
+
+@router.get("", **answers(EventPage, BAD, MISSING))
 def list_events(
     job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 20
 ) -> dict[str, Any]:
@@ -40,7 +56,11 @@ def list_events(
     return page([event_object(event) for event in events], limit)
 
 
-@router.get("/stream", response_model=None)
+@router.get(
+    "/stream",
+    response_class=Stream,
+    responses={**stream_of("Events until the job ends."), 204: SEEN_ALL, **BAD, **MISSING},
+)
 async def stream(
     job_id: str,
     request: Request,
@@ -64,7 +84,9 @@ async def stream(
     return Stream(story, ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
 
 
-@box_router.get("/status/stream", response_model=None)
+@box_router.get(
+    "/status/stream", response_class=Stream, responses=stream_of("The status, without end.")
+)
 async def stream_status(request: Request) -> Response:
     """The status as server-sent events: a `snapshot`, then `status` when it is another one.
 
@@ -72,17 +94,6 @@ async def stream_status(request: Request) -> Response:
     """
     feed: StatusFeed = request.app.state.status_feed
     return Stream(_tell_status(feed), ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
-
-
-class Stream(EventSourceResponse):
-    """A stream that lets go of a viewer that does not take what it is sent."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the events end, the viewer goes away, or it stops reading."""
-        try:
-            await super().__call__(scope, receive, send)
-        except* SendTimeoutError:
-            log.info("dropped a viewer that does not read", path=scope["path"])
 
 
 async def _tell(

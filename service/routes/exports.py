@@ -11,13 +11,14 @@ from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..jobs import JobRecord
 from .common import TheDaemon, require_job
+from .description import MISSING
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 
 TAR = {"description": "A tar archive", "content": {"application/x-tar": {}}}
 
 
-@router.get("/export", response_class=StreamingResponse, responses={200: TAR})
+@router.get("/export", response_class=StreamingResponse, responses={200: TAR, **MISSING})
 def export(
     job_id: str, daemon: TheDaemon, checkpoint: Annotated[str | None, Query()] = None
 ) -> StreamingResponse:

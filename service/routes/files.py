@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse
 
+from ..answers import Deleted, File, FilePage
 from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..files import Incoming, remove_file
@@ -14,10 +15,17 @@ from ..jobs import FileRecord
 from ..shapes import file_object, page
 from ..upload_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from .common import After, TheDaemon, content_length, unknown_after
+from .description import BAD, MISSING, TOO_LARGE, Responses, answers
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
 UPLOAD_PURPOSES = ("fine-tune",)
+CONTENT = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+BYTES: Responses = {
+    200: {"description": "The file.", "content": CONTENT},
+    206: {"description": "The range that was asked for.", "content": CONTENT},
+    416: {"description": "A range that the file has not got."},
+}
 
 
 UPLOAD_FORM = {
@@ -37,7 +45,8 @@ UPLOAD_FORM = {
 UPLOAD_BODY = {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD_FORM}}}
 
 
-@router.post("", openapi_extra={"requestBody": UPLOAD_BODY})  # read as it comes, so told by hand
+# the form is read as it comes, so it is told by hand
+@router.post("", openapi_extra={"requestBody": UPLOAD_BODY}, **answers(File, BAD, TOO_LARGE))
 async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
     """Take a file in: multipart parts `purpose`, `file`, `expires_after[…]`."""
     settings = daemon.settings
@@ -55,7 +64,7 @@ async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
     return file_object(file)
 
 
-@router.get("")
+@router.get("", **answers(FilePage, BAD))
 def list_files(
     daemon: TheDaemon,
     after: After = None,
@@ -73,20 +82,20 @@ def list_files(
     return page([file_object(file) for file in files], limit)
 
 
-@router.get("/{file_id}")
+@router.get("/{file_id}", **answers(File, MISSING))
 def retrieve(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """One file's record."""
     return file_object(_require(daemon, file_id))
 
 
-@router.get("/{file_id}/content", response_class=FileResponse)
+@router.get("/{file_id}/content", response_class=FileResponse, responses={**BYTES, **MISSING})
 def content(file_id: str, daemon: TheDaemon) -> FileResponse:
     """A file's bytes; ranges are served."""
     file = _require(daemon, file_id)
     return FileResponse(file.path, filename=file.filename, media_type="application/octet-stream")
 
 
-@router.delete("/{file_id}")
+@router.delete("/{file_id}", **answers(Deleted, BAD, MISSING))
 def delete(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """Remove a file that no unfinished job reads."""
     remove_file(daemon.journal, _require(daemon, file_id))

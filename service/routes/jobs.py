@@ -6,6 +6,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ..answers import CheckpointPage, Freed, Job, JobPage, Plan
 from ..contract import Daemon
 from ..creation import Creation
 from ..errors import ApiError
@@ -14,11 +15,21 @@ from ..queue_times import look
 from ..schemas import CreateJob, ResumeJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
 from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
+from .description import BAD, MISSING, TOO_LARGE, UNCHANGED, answers
 
 router = APIRouter(prefix="/v1/fine_tuning", tags=["fine-tuning"])
 
+METADATA = {
+    "name": "metadata",
+    "in": "query",
+    "style": "deepObject",
+    "explode": True,
+    "description": "`metadata[key]=value`: jobs that have all these pairs; `metadata=null`: none.",
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
 
-@router.post("/jobs")
+
+@router.post("/jobs", **answers(Job, BAD, TOO_LARGE))
 async def create(body: CreateJob, request: Request, daemon: TheDaemon) -> dict[str, Any]:
     """Make a job; with `dry_run`, only its plan."""
     creation: Creation = request.app.state.creation
@@ -28,14 +39,14 @@ async def create(body: CreateJob, request: Request, daemon: TheDaemon) -> dict[s
     return await daemon.journal.call(_shown, daemon, job)
 
 
-@router.post("/plans")
+@router.post("/plans", **answers(Plan, BAD))
 async def plan(body: CreateJob, request: Request) -> dict[str, Any]:
     """What a job of this body would be and cost, without making it."""
     creation: Creation = request.app.state.creation
     return plan_object(*await creation.resolve(body))
 
 
-@router.get("/jobs")
+@router.get("/jobs", openapi_extra={"parameters": [METADATA]}, **answers(JobPage, BAD))
 def list_jobs(
     request: Request, daemon: TheDaemon, after: After = None, limit: Limit = 20
 ) -> dict[str, Any]:
@@ -58,25 +69,25 @@ def list_jobs(
     return page(shown, limit)
 
 
-@router.get("/jobs/{job_id}", response_model=None)
+@router.get("/jobs/{job_id}", **answers(Job, MISSING, UNCHANGED))
 def retrieve(job_id: str, request: Request, daemon: TheDaemon) -> Response:
     """One job, with an ETag for those who poll."""
     return with_etag(request, _shown(daemon, require_job(daemon, job_id)))
 
 
-@router.post("/jobs/{job_id}/cancel")
+@router.post("/jobs/{job_id}/cancel", **answers(Job, BAD, MISSING))
 async def cancel(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """End a job for good."""
     return await _stop(daemon, job_id, "cancel", "cancelled")
 
 
-@router.post("/jobs/{job_id}/pause")
+@router.post("/jobs/{job_id}/pause", **answers(Job, BAD, MISSING))
 async def pause(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """Stop a job so that it can go on exactly where it was."""
     return await _stop(daemon, job_id, "pause", "paused")
 
 
-@router.post("/jobs/{job_id}/resume")
+@router.post("/jobs/{job_id}/resume", **answers(Job, BAD, MISSING))
 async def resume(job_id: str, daemon: TheDaemon, body: ResumeJob | None = None) -> dict[str, Any]:
     """Put a paused job back in the queue; with new limits when it ran into those it had."""
     job = await daemon.journal.call(require_job, daemon, job_id)
@@ -94,7 +105,7 @@ async def resume(job_id: str, daemon: TheDaemon, body: ResumeJob | None = None) 
     return await daemon.journal.call(_shown_now, daemon, job_id)
 
 
-@router.post("/jobs/{job_id}/free")
+@router.post("/jobs/{job_id}/free", **answers(Freed, BAD, MISSING))
 def free(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """Remove what an ended job still holds on the volumes: its state can then not be looked at."""
     job = require_job(daemon, job_id)
@@ -104,7 +115,7 @@ def free(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     return {"id": job_id, "object": "fine_tuning.job.state", "freed": daemon.free_job(job)}
 
 
-@router.get("/jobs/{job_id}/checkpoints")
+@router.get("/jobs/{job_id}/checkpoints", **answers(CheckpointPage, BAD, MISSING))
 def list_checkpoints(
     job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 10
 ) -> dict[str, Any]:

@@ -5,32 +5,34 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from ..answers import Deleted, Model, ModelList
 from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..logs import get_logger
 from ..model_names import NamedModel, find_model, known_models
 from ..shapes import model_object
 from .common import TheDaemon
+from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
 log = get_logger("headrace.api")
 
 
-@router.get("")
+@router.get("", **answers(ModelList))
 def list_models(daemon: TheDaemon) -> dict[str, Any]:
     """Models made by jobs, then the folders of the models directories."""
     models = known_models(daemon.settings.models_dir, daemon.journal)
     return {"object": "list", "data": [model_object(model) for model in models]}
 
 
-@router.get("/{name:path}")
+@router.get("/{name:path}", **answers(Model, MISSING))
 def retrieve(name: str, daemon: TheDaemon) -> dict[str, Any]:
     """One model, also a checkpoint by its name."""
     return model_object(_require(daemon, name))
 
 
-@router.delete("/{name:path}")
+@router.delete("/{name:path}", **answers(Deleted, BAD, MISSING))
 def delete(name: str, daemon: TheDaemon) -> dict[str, Any]:
     """Remove a model that a job made, with its export."""
     model = _require(daemon, name)

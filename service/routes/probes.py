@@ -3,24 +3,28 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from ..answers import BoxStatus, Health
 from ..errors import ApiError
 from ..metrics import CONTENT_TYPE, Metrics
 from ..status import daemon_status
 from .common import TheDaemon, with_etag
+from .description import NOT_READY, UNCHANGED, answers
 
 router = APIRouter(tags=["status"])
 
+METRICS = {"description": "In the text format of Prometheus."}
 
-@router.get("/livez")
+
+@router.get("/livez", **answers(Health))
 async def live() -> dict[str, Any]:
     """The event loop turns."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
-@router.get("/healthz")
+@router.get("/readyz", **answers(Health, NOT_READY))
+@router.get("/healthz", name="health", **answers(Health, NOT_READY))
 def ready(daemon: TheDaemon) -> JSONResponse:
     """A job can be taken now; else 503 with the reasons."""
     reasons = list(daemon.ready())
@@ -31,13 +35,13 @@ def ready(daemon: TheDaemon) -> JSONResponse:
     return JSONResponse(error, 503)
 
 
-@router.get("/status", response_model=None)
+@router.get("/status", **answers(BoxStatus, UNCHANGED))
 def status(request: Request, daemon: TheDaemon) -> Response:
     """The daemon, its worker, queue, storage and device in one object."""
     return with_etag(request, daemon_status(daemon))
 
 
-@router.get("/metrics", response_model=None)
+@router.get("/metrics", response_class=PlainTextResponse, responses={200: METRICS})
 def metrics(request: Request) -> Response:
     """The numbers for Prometheus."""
     counted: Metrics = request.app.state.metrics

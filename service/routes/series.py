@@ -5,9 +5,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from ..answers import Series, Timeline
 from ..contract import Daemon
 from ..series_table import EVAL_COLUMNS, STEP_COLUMNS, columns
 from .common import TheDaemon, require_job
+from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
 
@@ -15,7 +17,7 @@ MAX_POINTS = 5000
 Step = Annotated[int, Query(ge=0, lt=1 << 31)]
 
 
-@router.get("/series")
+@router.get("/series", **answers(Series, BAD, MISSING))
 def series(
     job_id: str,
     daemon: TheDaemon,
@@ -32,7 +34,7 @@ def series(
     return series_object(daemon, job_id, first=first, last=last, points=points)
 
 
-@router.get("/timeline")
+@router.get("/timeline", **answers(Timeline, MISSING))
 def timeline(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """The newest step lane by lane: spans in seconds from its start; `step` is null without one."""
     require_job(daemon, job_id)

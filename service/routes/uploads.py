@@ -4,10 +4,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from ..answers import Part, Upload
 from ..shapes import part_object, upload_object
 from ..upload_schemas import CompleteUpload, CreateUpload
 from ..uploads import Uploads
 from .common import content_length
+from .description import BAD, MISSING, TOO_LARGE, answers
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 
@@ -19,13 +21,17 @@ PART_FORM = {
 PART_BODY = {"required": True, "content": {"multipart/form-data": {"schema": PART_FORM}}}
 
 
-@router.post("")
+@router.post("", **answers(Upload, BAD))
 async def create(body: CreateUpload, request: Request) -> dict[str, Any]:
     """Begin an upload of so many bytes; it lives for an hour."""
     return upload_object(await _uploads(request).create(body), None)
 
 
-@router.post("/{upload_id}/parts", openapi_extra={"requestBody": PART_BODY})
+@router.post(
+    "/{upload_id}/parts",
+    openapi_extra={"requestBody": PART_BODY},
+    **answers(Part, BAD, MISSING, TOO_LARGE),
+)
 async def add_part(upload_id: str, request: Request) -> dict[str, Any]:
     """Take one part in: the multipart part `data`, 64 MiB at most."""
     part = await _uploads(request).add_part(
@@ -37,13 +43,13 @@ async def add_part(upload_id: str, request: Request) -> dict[str, Any]:
     return part_object(part)
 
 
-@router.post("/{upload_id}/complete")
+@router.post("/{upload_id}/complete", **answers(Upload, BAD, MISSING, TOO_LARGE))
 async def complete(upload_id: str, body: CompleteUpload, request: Request) -> dict[str, Any]:
     """Make the file of these parts, in this order; their bytes must be those told at first."""
     return upload_object(*await _uploads(request).complete(upload_id, body))
 
 
-@router.post("/{upload_id}/cancel")
+@router.post("/{upload_id}/cancel", **answers(Upload, BAD, MISSING))
 async def cancel(upload_id: str, request: Request) -> dict[str, Any]:
     """End the upload and remove its parts."""
     return upload_object(await _uploads(request).cancel(upload_id), None)

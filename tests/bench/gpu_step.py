@@ -229,7 +229,7 @@ def _measure_product(
         "microbatch_rows": config.microbatch_rows,
         **{key: run[key] for key in (
             "step_seconds", "all_step_seconds", "commit_seconds", "warm_seconds", "ways", "plan",
-            "placement", "link_bytes", "loss",
+            "placement", "link_bytes", "loss", "passes", "stall_read_seconds", "host_optimizer",
         )},
     }  # fmt: skip
     if case.limit:

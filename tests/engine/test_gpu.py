@@ -95,6 +95,26 @@ def test_placement_never_changes_a_bit_on_the_gpu(
     assert_same_state(other.state(), plain.state())
 
 
+@pytest.mark.parametrize("state_format", ["q8", "sr_bf16", "sr_q8"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clip_way": "speculative"},
+        {"state_tier": "device", "recompute": "none"},
+        {"clip_way": "deferred", "state_tier": "host", "commit_every_steps": 3},
+    ],
+    ids=["redone", "resident", "deferred"],
+)
+def test_nor_does_it_in_a_compact_format(
+    inputs: Any, tmp_path: Path, settings: dict[str, Any], state_format: str
+) -> None:
+    common = {"max_steps": 6, "state_format": state_format, **BF16}
+    first = {"clip_way": "serial", "recompute": "all", **common}
+    plain = _run(tmp_path / "plain", inputs, **first)
+    other = _run(tmp_path / "other", inputs, **{**first, **settings})
+    assert_same_state(other.state(), plain.state())
+
+
 def test_the_device_budget_holds(inputs: Any, tmp_path: Path) -> None:
     torch.cuda.reset_peak_memory_stats()
     run = _run(tmp_path, inputs, **BF16)

@@ -57,6 +57,13 @@ def test_a_slow_processor_updates_nothing_and_a_fast_one_everything() -> None:
     assert _plan(host_rate=1e12).on_host == tuple(LAYERS)
 
 
+def test_compact_formats_are_left_to_the_gpu_unless_the_run_says_so() -> None:
+    """The measured rate is that of the exact format; the others' update is not compiled."""
+    assert _plan(host_rate=1e12, state_format="q8").on_host == ()
+    asked = _plan(host_rate=1e12, state_format="q8", optimizer_device="host")
+    assert asked.on_host == tuple(LAYERS)
+
+
 def test_a_share_that_is_asked_for_is_kept_and_takes_the_last_layers() -> None:
     assert _plan(host_rate=4e9, optimizer_host_share=0.25).on_host == tuple(LAYERS[-3:])
     assert _plan(host_rate=4e9, optimizer_device="host").on_host == tuple(LAYERS)

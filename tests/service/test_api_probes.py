@@ -204,9 +204,16 @@ def test_the_api_description_tells_what_is_really_answered(client: httpx2.Client
     paths = client.get("/openapi.json").json()["paths"]
     for path, verbs in paths.items():
         for verb, operation in verbs.items():
-            assert "422" not in operation["responses"], f"{verb} {path}: nothing answers 422"
-            said = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
-            assert "error" in said["required"], f"{verb} {path}"
+            where, answers = f"{verb} {path}", operation["responses"]
+            assert "422" not in answers, f"{where}: nothing answers 422"
+            refusal = answers["4XX"]["content"]["application/json"]["schema"]
+            assert refusal == {"$ref": "#/components/schemas/Refusal"}, where
+            told = answers["200"]["content"]
+            json = told.get("application/json")
+            assert json is None or "$ref" in json["schema"], f"{where}: its answer has no shape"
+            assert operation["summary"] and operation["description"], where
+    ids = [operation["operationId"] for verbs in paths.values() for operation in verbs.values()]
+    assert len(ids) == len(set(ids))
     form = paths["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert set(form["required"]) == {"purpose", "file"}
 

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from headrace.service import preparer
 from headrace.service.child import child_environment
@@ -394,3 +396,18 @@ def test_a_job_that_finds_no_room_for_its_data_waits_paused(tmp_path: Path) -> N
         await until_status(daemon, job_id, "succeeded")
 
     use(make_daemon(tmp_path, script={"prepare": "no_space"}), body)
+
+
+def test_a_daemon_says_why_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(daemon: Daemon) -> None:
+        await until(lambda: not daemon.ready())
+
+        def refuse() -> None:
+            raise OperationalError("insert", {}, Exception("attempt to write a readonly database"))
+
+        monkeypatch.setattr(daemon.journal, "check_writable", refuse)
+        monkeypatch.setattr(daemon, "site", replace(daemon.site, device="cuda"))
+        reasons = " ".join(daemon.ready())
+        assert "readonly database" in reasons and "shows no GPU" in reasons
+
+    use(make_daemon(tmp_path), body)
