@@ -105,16 +105,10 @@ def step(
         "commit_every_steps": 1 if commit else 2**31,
     }  # fmt: skip
     result = _time(
-        settings,
-        shape=shape,
-        layers=layers,
-        volumes=volume or ["."],
-        throttle=parse_size(throttle),
-        tokens_per_row=tokens_per_row,
-        slots=slots or [1, 3],
-        num_steps=steps,
-        commit=commit,
-    )
+        settings, shape=shape, layers=layers, volumes=volume or ["."],
+        throttle=parse_size(throttle), tokens_per_row=tokens_per_row, slots=slots or [1, 3],
+        num_steps=steps, commit=commit,
+    )  # fmt: skip
     (print_json if as_json else _show)(result)
 
 
