@@ -20,7 +20,7 @@ from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Sizes
-from .state_record import model_state_bytes, state_record
+from .state_record import frozen_bytes, model_state_bytes, state_padded_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import link_bytes, step_visits
 from .ways import choose_way, planned_way
@@ -82,8 +82,10 @@ class Plan:
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     on_host: tuple[int, ...]  # records in host memory that the processor updates there
     host_versions: int  # of the other records in host memory
+    frozen: tuple[int, ...]  # records that are only read
     state_format: StateFormat
-    state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
+    state_bytes: dict[StateFormat, int]  # what is trained, in this and in every other format
+    frozen_bytes: int  # what is only read
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -94,7 +96,8 @@ class Plan:
 
     def early(self, way: Way) -> frozenset[int]:
         """Records that are updated in their backward visit, before the norm is known."""
-        return early_records(self.tiers, self.host_versions, self.on_host, way)
+        early = early_records(self.tiers, self.host_versions, self.on_host, way)
+        return early.difference(self.frozen)
 
     @property
     def total_device_bytes(self) -> int:
@@ -157,6 +160,7 @@ def make_plan(
         clip_way=clip_way,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
+        frozen_bytes=frozen_bytes(spec),
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
@@ -273,10 +277,15 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
-            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{model_state_bytes(spec, config.state_format) / spec.num_params:.3g} bytes per "
-            f"parameter in state format {config.state_format}): {error}"
+            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of what "
+            f"is trained, {_bytes_per_param(spec, config.state_format):.3g} bytes per parameter in "
+            f"state format {config.state_format}, and one of what is frozen): {error}"
         ) from error
+
+
+def _bytes_per_param(spec: ModelSpec, state_format: StateFormat) -> float:
+    state = sum(state_padded_bytes(one, state_format) for one in spec.trained)
+    return state / spec.num_trained_params
 
 
 def _largest(parts: Mapping[str, int]) -> str:

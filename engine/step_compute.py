@@ -13,8 +13,8 @@ from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
 from .homes import Way
-from .layer import Weights, backward, param_views, trainable
-from .model import RecordLayout
+from .layer import Weights, backward, param_views
+from .model import RecordKind, RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
 from .pending import PendingUpdate
@@ -63,6 +63,7 @@ class StepCompute(ForwardCompute):
         self._one = torch.ones((), device=work.device)
         self._grad_hidden: list[Tensor] = []
         layers = work.spec.of_kind("layer")
+        self._first_backward_layer = work.spec.first_backward_layer
         self._layer_index = {layout.name: i for i, layout in enumerate(layers)}
 
     def _new_activations(self) -> Activations:
@@ -80,6 +81,9 @@ class StepCompute(ForwardCompute):
 
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         i = self._layer_index[layout.name]
+        if i < self._first_backward_layer:
+            super()._forward(layout, visit, slot)
+            return
         if i in self.work.plan.keep_layers:
             self._forward_kept(i, layout, slot)
             return
@@ -90,9 +94,10 @@ class StepCompute(ForwardCompute):
     def _forward_kept(self, i: int, layout: RecordLayout, slot: RingSlot | None) -> None:
         """Forward with the graph kept for backward, over weights that outlive the slot."""
         own = None
-        if self.work.dtype == torch.float32 or layout.name not in self.work.residents:
+        stored = self._as_stored(layout, slot)
+        if stored is None or layout.name not in self.work.residents:
             own = torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
-        weights = trainable(param_views(self._weights(layout, slot, out=own), layout))
+        weights = self.work.module.leaves(layout, self._layer_weights(layout, slot, own))
         graphs = []
         for m, hidden in enumerate(self.hidden):
             inputs = hidden.detach().requires_grad_()
@@ -104,9 +109,9 @@ class StepCompute(ForwardCompute):
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
-        work.table_grad.zero_()
-        work.norm_grad.zero_()
-        (norm_grad,) = param_views(work.norm_grad, layout).values()
+        head = work.spec.of_kind("embedding" if work.spec.tied else "head")
+        table_grad = work.table_grad.zero_() if work.table_grad is not None else None
+        (norm_grad,) = param_views(work.norm_grad.zero_(), layout).values()
         for hidden, targets in zip(self.hidden, self.targets, strict=True):
             self._grad_hidden.append(
                 head_backward(
@@ -115,16 +120,17 @@ class StepCompute(ForwardCompute):
                     targets,
                     norm_weight=self._norm_weight(layout, slot),
                     table=work.table,
-                    norm_grad=norm_grad,
-                    table_grad=work.table_grad,
+                    norm_grad=None if layout.base else norm_grad,
+                    table_grad=None if head[0].base else table_grad,
                     loss_scale=self._loss_scale,
                     chunk_tokens=work.config.loss_chunk_tokens,
                     sums=self.sums,
                 )
             )
         self.hidden.clear()
-        for piece in work.spec.of_kind("head"):
-            self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
+        self._finish_table("head")
+        if layout.base is not None:
+            return
         kept = self._gradients.finish(layout, work.norm_grad)
         if visit.writes:
             self._apply(layout, slot, kept, self._early_factor(layout))
@@ -132,11 +138,12 @@ class StepCompute(ForwardCompute):
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
         i = self._layer_index[layout.name]
-        flat = work.layer_grad[: layout.num_elements].zero_()
-        accumulators = param_views(flat, layout)
+        trained = layout if layout.base is None else self._beside.get(layout.name)
+        flat = work.layer_grad[: trained.num_elements if trained else 0].zero_()
+        accumulators = param_views(flat, trained) if trained else {}
         weights, graphs = self._kept.pop(i, (None, None))
         if weights is None:
-            weights = trainable(param_views(self._weights(layout, slot), layout))
+            weights = work.module.leaves(layout, self._layer_weights(layout, slot))
         for m, grad in enumerate(self._grad_hidden):
             if graphs is None:
                 inputs = self._activations.fetch(i, m).detach().requires_grad_()
@@ -144,25 +151,33 @@ class StepCompute(ForwardCompute):
                     output = work.module.forward(layout, weights, inputs, self.positions[m])
             else:
                 inputs, output = graphs[m]
-            grad_input, *grads = backward(output, inputs, weights, grad)
-            for name, value in zip(weights, grads, strict=True):
+            self._grad_hidden[m], grads = backward(output, inputs, weights, grad)
+            for name, value in grads.items():
                 accumulators[name] += value
-            self._grad_hidden[m] = grad_input
-        kept = self._gradients.finish(layout, flat)
-        if visit.writes:
-            self._apply(layout, slot, kept, self._early_factor(layout))
-        if i == 0:
+        if trained is not None:
+            kept = self._gradients.finish(trained, flat)
+            if visit.writes:
+                self._apply(layout, slot, kept, self._early_factor(layout))
+        if i == 0 and work.spec.of_kind("embedding")[0].base is None:
             self._embedding_backward()
 
     def _embedding_backward(self) -> None:
         """Scatter the gradient of the first layer's input into the table's accumulator."""
         work = self.work
+        assert work.table_grad is not None
         if not work.spec.tied:
             work.table_grad.zero_()  # the head's gradient has been finished
         for ids, grad in zip(self.ids, self._grad_hidden, strict=True):
             work.table_grad.index_add_(0, ids.view(-1), work.module.embed_grad(grad))
-        for piece in work.spec.of_kind("embedding"):
-            self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
+        self._finish_table("embedding")
+
+    def _finish_table(self, kind: RecordKind) -> None:
+        """The gradients of a table's pieces are whole, if it is trained."""
+        work = self.work
+        for piece in work.spec.of_kind(kind):
+            if piece.base is None:
+                assert work.table_grad is not None
+                self._gradients.finish(piece, work.table_rows(piece, work.table_grad).view(-1))
 
     def _update(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         late = visit.phase == "optimizer"
@@ -214,7 +229,7 @@ class StepCompute(ForwardCompute):
         """What the next step owes every record; nothing after a step that is skipped."""
         if self.settle().skipped:
             return None
-        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.records}
+        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.trained}
         return PendingUpdate(factors=factors, scalars=self._inputs.scalars)
 
     def settle(self) -> Settled:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import TrainConfig
-from .flops import head_flops, layer_flops
+from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier, keeps_grad_on_device
-from .model import ModelSpec, RecordLayout
+from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
@@ -76,6 +76,7 @@ class StepModel:
         names = {record.name: i for i, record in enumerate(self.spec.records)}
         self.layer_of = {names[layer.name]: i for i, layer in enumerate(layers)}
         self._head = self.spec.of_kind("head")
+        self._beside = self.spec.beside
 
     def with_steps_of(self, factor: int) -> "StepModel":
         """The same box and model with so many times the tokens, in microbatches as large."""
@@ -102,7 +103,7 @@ class StepModel:
             key = (
                 record.kind, record.num_elements, layer in kept, tier, parked, gradients,
                 visit.action, visit.reads, visit.writes, visit.phase, visit.pending, layer == 0,
-                visit.on_host,
+                record.base, self._summed_elements(record), visit.on_host,
             )  # fmt: skip
             cost = self._known.get(key)
             if cost is None:
@@ -167,7 +168,8 @@ class StepModel:
         elements, memory = record.num_elements, self.rates.device_memory
         seconds = 0.0
         weights = visit.reads != "nothing" and visit.action != "update"
-        if weights and self._width == 4 and not (kept and visit.action == "backward"):
+        converted = self._width == 4 or record.base in CODED_FORMATS
+        if weights and converted and not (kept and visit.action == "backward"):
             seconds += self._per_element("join", elements)
         if visit.writes or visit.action == "update":
             seconds += self._per_element("update", elements)
@@ -180,23 +182,33 @@ class StepModel:
         elif visit.action == "backward":
             seconds += self._layer_seconds(record, backward=True)
             seconds += 0 if kept else self._layer_seconds(record, backward=False)
-            seconds += 4 * elements / memory  # the sum begins at zero
-            seconds += self._per_element("accumulate", elements) * self.load.microbatches
-            seconds += self._per_element("finish", elements)
+            summed = self._summed_elements(record)
+            seconds += 4 * summed / memory  # the sum begins at zero
+            seconds += self._per_element("accumulate", summed) * self.load.microbatches
+            seconds += self._per_element("finish", summed)
         return seconds
 
+    def _summed_elements(self, record: RecordLayout) -> int:
+        """Elements of the gradients that a layer's backward pass sums up."""
+        if record.base is None:
+            return record.num_elements
+        beside = self._beside.get(record.name)
+        return 0 if beside is None else beside.num_elements
+
     def _layer_seconds(self, record: RecordLayout, *, backward: bool) -> float:
-        flops = layer_flops(
+        flops = backward_flops if backward else layer_flops
+        operations = flops(
             self.spec, record, tokens=self.load.tokens, row_tokens=self.load.row_tokens
         )
-        rate = self.rates.flops(self._microbatch_tokens, backward=backward)
-        return flops * (2 if backward else 1) / rate
+        return operations / self.rates.flops(self._microbatch_tokens, backward=backward)
 
     def _head_seconds(self) -> float:
         """Loss and both gradients; the sums of the table's rows are finished here."""
         table = self.spec.vocab_size * self.spec.hidden_size
         rate = self.rates.head_flops or self.rates.flops(self._microbatch_tokens, backward=True)
         products = head_flops(self.spec, trained_tokens=self.load.trained_tokens) / rate
+        if not self.spec.trains_table:
+            return products
         return products + 4 * table / self.rates.device_memory + self._per_element("finish", table)
 
     def _per_element(self, work: Work, elements: int) -> float:

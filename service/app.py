@@ -12,11 +12,10 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from . import auth, files, logs
+from . import auth, files, logs, templating
 from .attempts import FailedAttempts
 from .contract import Daemon
 from .creation import Creation
-from .description import EVERYWHERE, TAGS, describe, operation_id
 from .errors import ApiError
 from .full_disk import is_full
 from .gate import Gate
@@ -26,6 +25,7 @@ from .metrics import Metrics
 from .routes import events, exports, jobs, models, page, probes, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
+from .routes.description import EVERYWHERE, TAGS, describe, operation_id
 from .schemas import refusal
 from .sessions import Sessions
 from .status import product_version
@@ -96,7 +96,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if auth.first_token(app.state.tokens, settings.host, token_path):
             log.warning("made the first access token; read it from the file", path=str(token_path))
         daemon.hub.add_listener(app.state.metrics.observe)
-        async with _beside(_keep_house(daemon, app.state.uploads, app.state.tokens)):
+        house = _keep_house(daemon, app.state.uploads, app.state.tokens)
+        async with _beside(house), _beside(asyncio.to_thread(templating.compile_all)):
             yield
     finally:
         await daemon.stop()
