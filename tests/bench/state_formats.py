@@ -5,7 +5,7 @@ A small model is made and first trained in the exact format, so that what follow
 control that rounds the matrices' weights to the nearest bf16 after every update. Printed for each:
 the loss at the end and on held-out rows, beside those of `exact`; how many of the matrices' weights
 moved; and how far the way that they went is from the exact one (`apart`), along it (`along`, 1 is
-all of it) and in all (`length`).
+all of it) and in all (`length`); and how far second moments differ within a block (`spreads`).
 
     python -m bench.state_formats --rows rows.jsonl --work-dir NEW --json F
     python -m bench.state_formats --rows rows.jsonl --tokenizer DIR --model DIR --device cuda …
@@ -64,6 +64,7 @@ def main() -> int:
             "holds": holds,
             "tolerance": arguments.tolerance,
             "formats": compared,
+            "spreads": spreads(config),
             "losses": {name: run["losses"] for name, run in runs.items()},
             "rows": arguments.rows.name,
             "shape": arguments.shape,
@@ -224,6 +225,30 @@ def read_matrices(config: TrainConfig, name: str | None) -> Weights:
             read_weights(state, found[layout.name])
         del state, slot
     return found
+
+
+def spreads(config: TrainConfig) -> dict[str, float]:
+    """How far elements of a block differ, of each kind of matrix: the mean standard deviation of
+    the natural logarithm of the root of `exp_avg_sq` after the exact run."""
+    found: dict[str, list[float]] = {}
+    volumes = [VolumeConfig.parse(text) for text in config.volumes]
+    with TensorStore.open(volumes, name="exact", read_only=True) as store:
+        for layout in read_model_spec(config.model).of_kind("layer"):
+            record = store.records[layout.name]
+            with HostArena(record.padded_bytes) as arena:
+                slot = arena.carve(record.padded_bytes)
+                store.read_into(layout.name, slot).result()
+                state = state_views(slot, record)
+                assert isinstance(state, StateViews)
+                squares = state.exp_avg_sq.clone()
+                del state, slot
+            for param in layout.params:
+                if len(param.shape) > 1:
+                    values = squares[param.offset : param.offset + param.num_elements]
+                    whole = values[: values.numel() // 256 * 256].clamp_min(1e-38).log() / 2
+                    kind = param.name.rsplit(".", 2)[-2]
+                    found.setdefault(kind, []).append(float(whole.view(-1, 256).std(1).mean()))
+    return {kind: mean(values) for kind, values in found.items()}
 
 
 def compare(run: dict[str, Any], exact: dict[str, Any]) -> dict[str, float]:
