@@ -21,6 +21,7 @@ Weights = Mapping[str, Tensor]
 # By kind of layer: rotary cosines and sines, (1, tokens, head), and the packed documents.
 Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
 
+_MAX_COMPILED = 64  # forms of a layer: its kinds, and the shapes of microbatches
 _STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
@@ -72,6 +73,8 @@ class LayerModule:
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
+        if self._compiled:
+            _start_compiler()
         self._kinds = dict.fromkeys(kind.name for kind in spec.layer_kinds)
         self._calls: dict[str, tuple[str, Callable[..., Tensor]]] = {}
         self._trained = {
@@ -169,6 +172,8 @@ class LayerModule:
         `weights` are those of its record, and of the one beside it if there is one.
         """
         kind, call = self._calls[layout.name]
+        if self._compiled:
+            _mark_sizes([*weights.values()], hidden, positions[kind])
         return call(dict(weights), hidden, *positions[kind])
 
     def forward_only(
@@ -200,6 +205,32 @@ class LayerModule:
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
+
+
+def _start_compiler() -> None:
+    """Let a layer be compiled for so many shapes, and fail where it would be for more.
+
+    Torch counts what it compiled for every model of the process, and beyond its limit it goes on
+    uncompiled, with other bits. What it holds of earlier models is dropped; files of it are kept.
+    """
+    torch.compiler.reset()
+    settings: Any = torch._dynamo.config  # its settings have no types
+    settings.recompile_limit = _MAX_COMPILED
+    settings.fail_on_recompile_limit_hit = True
+
+
+def _mark_sizes(
+    weights: Sequence[Tensor], hidden: Tensor, positions: tuple[Tensor, Tensor, Any]
+) -> None:
+    """Tell the compiler which sizes never change.
+
+    Compiled for any sizes, it would take those of the weights as unknown too, and a microbatch as
+    long as a layer is wide for one that always is.
+    """
+    for weight in weights:
+        torch._dynamo.mark_static(weight)
+    for tensor in (hidden, *positions[:2]):
+        torch._dynamo.mark_static(tensor, tensor.dim() - 1)
 
 
 def _stretches(rotary: Any) -> bool:
