@@ -10,7 +10,12 @@ from .config import TrainConfig
 from .errors import SettingsChanged
 
 # What runs did before a setting was there, by its name in the numerics key.
-_BEFORE: dict[str, Any] = {"packing": "off", "microbatch_tokens": None}
+_BEFORE_PACKING: dict[str, Any] = {"packing": "off", "microbatch_tokens": None}
+_BEFORE: dict[str, Any] = {
+    **_BEFORE_PACKING,
+    "method": "full", "freeze": [], "lora_rank": 16, "lora_alpha": 32.0, "lora_rslora": False,
+    "lora_targets": ["all-linear"], "frozen_format": "auto",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class LoopState:
 def as_begun(config: TrainConfig, metadata: Mapping[str, Any]) -> TrainConfig:
     """The config under which the commit with this metadata can be resumed.
 
-    A run that began before there was a setting goes on as it was, whatever the default is now.
+    A run that began before rows were packed goes on as it was, though packing is the default now.
     """
-    missing = _BEFORE.keys() - metadata["numerics_key"].keys()
-    return replace(config, **{name: _BEFORE[name] for name in missing})
+    missing = _BEFORE_PACKING.keys() - metadata["numerics_key"].keys()
+    return replace(config, **{name: _BEFORE_PACKING[name] for name in missing})

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from datasets import write_dataset
-from headrace.engine import Box, TrainConfig, make_plan, shape_spec
+from headrace.engine import Box, SettingsChanged, TrainConfig, make_plan, shape_spec
 from headrace.engine.base_codes import decode, encode
 from headrace.engine.methods import method_spec
 from headrace.engine.model import CODE_BLOCK, ModelSpec, RecordLayout
@@ -26,6 +26,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, abo
 
 MIXTURES = ("mixtral", "qwen3_moe")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+NEW = (
+    "method",
+    "freeze",
+    "lora_rank",
+    "lora_alpha",
+    "lora_rslora",
+    "lora_targets",
+    "frozen_format",
+)  # in the numerics key since there are adapters
 LENGTHS = [24, 9, 17, 5, 30]
 LORA: dict[str, Any] = {
     "method": "lora", "lora_rank": 4, "lora_alpha": 8.0,
@@ -131,6 +140,21 @@ def test_a_run_paused_at_every_step_ends_with_the_same_bits(tmp_path: Path) -> N
             break
     assert outcomes[0] == "paused" and outcomes[-1] == "succeeded"
     assert_same_state(paused.state(), plain.state())
+
+
+def test_other_adapters_are_no_continuation_and_a_run_before_there_were_any_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "run").go(poll=lambda: "pause")
+    with pytest.raises(SettingsChanged, match="lora_alpha was 8.0, now 4.0"):
+        make_run(tmp_path / "run", lora_alpha=4.0).go()
+    full: dict[str, Any] = {"method": "full", "lora_rank": 16, "lora_alpha": 32.0, "packing": "off"}
+    old = make_run(tmp_path / "old", **full)
+    known = {name: value for name, value in old.config.numerics_key.items() if name not in NEW}
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainConfig, "numerics_key", known)
+        assert old.go(poll=lambda: "pause").outcome == "paused"
+    assert make_run(tmp_path / "old", **full).go().outcome == "succeeded"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
