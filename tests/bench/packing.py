@@ -36,7 +36,7 @@ def main() -> int:
             "pays": pays,
             **result,
             "steps": found,
-            "config": config.to_dict(),
+            "numerics": config.numerics_key,
             "box": box(),
         },
         arguments.json,
