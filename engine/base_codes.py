@@ -48,16 +48,38 @@ def encode(weights: Tensor, codes: Tensor, scales: Tensor, base: CodedFormat) ->
 
 
 def decode(codes: Tensor, scales: Tensor, out: Tensor, base: CodedFormat) -> None:
-    """Write the weights into `out`, fp32 or bf16, 1-D; each is rounded once to its dtype."""
+    """Write the weights into `out`, fp32 or bf16, 1-D; each is rounded once to its dtype.
+
+    On CUDA one Triton kernel does the same operations in one pass.
+    """
+    if out.device.type != "cuda":
+        decode_torch(codes, scales, out, base)
+        return
+    from .triton_codes import decode_int8_triton, decode_nf4_triton
+
+    if base == "int8":
+        decode_int8_triton(codes, scales, float(_INT8_STEPS), out)
+    else:
+        decode_nf4_triton(codes, scales, _values_on(out.device), out)
+
+
+def decode_torch(codes: Tensor, scales: Tensor, out: Tensor, base: CodedFormat) -> None:
+    """The weights in plain torch, chunk by chunk: the CPU's way, and the kernels' twin."""
     for piece, coded, scale in _chunks(out, codes, scales, base):
         if base == "int8":
             values = coded.float().div_(_INT8_STEPS)
         else:
-            table = scale.new_tensor(nf4_values())
+            table = _values_on(scale.device)
             halves = torch.stack((coded >> 4, coded & 15), dim=1).view(-1)
             values = table.index_select(0, halves.int())
         values = values.view(-1, CODE_BLOCK).mul_(scale[:, None])
         piece.copy_(values.view(-1))
+
+
+@lru_cache(maxsize=8)
+def _values_on(device: torch.device) -> Tensor:
+    """The values of nf4 on a device: copying them there for each decoding would wait for it."""
+    return torch.tensor(nf4_values(), device=device)
 
 
 def _chunks(

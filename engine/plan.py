@@ -20,7 +20,7 @@ from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Sizes
-from .state_record import model_state_bytes, state_padded_bytes, state_record
+from .state_record import frozen_bytes, model_state_bytes, state_padded_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .visits import link_bytes, step_visits
 from .ways import choose_way, planned_way
@@ -84,7 +84,8 @@ class Plan:
     host_versions: int  # of the other records in host memory
     frozen: tuple[int, ...]  # records that are only read
     state_format: StateFormat
-    state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
+    state_bytes: dict[StateFormat, int]  # what is trained, in this and in every other format
+    frozen_bytes: int  # what is only read
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -159,6 +160,7 @@ def make_plan(
         clip_way=clip_way,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
+        frozen_bytes=frozen_bytes(spec),
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),

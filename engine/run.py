@@ -180,9 +180,10 @@ def describe(plan: Plan) -> str:
     where = ", ".join(
         f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
     )
+    frozen = f" and {plan.frozen_bytes / MIB:.0f} MiB frozen" if plan.frozen_bytes else ""
     return (
-        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
-        f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB{frozen}: "
+        f"records {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
         f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "

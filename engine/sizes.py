@@ -10,7 +10,7 @@ from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
-from .saved import adapter_bytes, attention_bytes, norm_bytes
+from .saved import adapter_bytes, attention_bytes, expert_bytes, norm_bytes
 from .state_record import state_padded_bytes
 
 MIB = 2**20
@@ -132,7 +132,8 @@ class Sizes:
         logits = config.loss_chunk_tokens * spec.vocab_size
         return {
             "slots": self._slots(placement),
-            "state": self._state(placement, "device"),
+            "state": self._state(placement, "device", frozen=False),
+            "frozen": self._state(placement, "device", frozen=True),
             "gradients": self._gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
@@ -156,7 +157,8 @@ class Sizes:
         parked = self.boundary_bytes if placement.activation_tier == "host" else 0
         return {
             "staging": placement.num_staging * self.slot_bytes,
-            "state": self._state(placement, "host"),
+            "state": self._state(placement, "host", frozen=False),
+            "frozen": self._state(placement, "host", frozen=True),
             "gradients": self._gradients(placement, on_device=False),
             "boundary_activations": round_up(parked, PAGE_BYTES),
         }
@@ -196,12 +198,14 @@ class Sizes:
             kept += (len(placement.keep_layers) + 1) * beside * self.compute_bytes
         return kept
 
-    def _state(self, placement: Placement, tier: Tier) -> int:
-        versions = placement.host_versions if tier == "host" else 1
-        once = {*placement.on_host, *placement.frozen}
+    def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
+        versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
+        once = still.union(placement.on_host)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
-            versions_at_home(i, versions, once) * size for i, (size, home) in homes if home == tier
+            versions_at_home(i, versions, once) * size
+            for i, (size, home) in homes
+            if home == tier and (i in still) == frozen
         )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
@@ -250,6 +254,7 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_token
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
     attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
+    attention += expert_bytes(spec, width)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
         return num_tokens * (fused * width + attention)

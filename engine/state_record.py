@@ -91,15 +91,21 @@ def state_payload_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
 
 
 def model_state_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
-    """Payload bytes of the whole model's state, the gaps between parameters included."""
-    return sum(state_payload_bytes(record, state_format) for record in spec.records)
+    """Payload bytes of the state of all that is trained, gaps between parameters included."""
+    return sum(state_payload_bytes(record, state_format) for record in spec.trained)
+
+
+def frozen_bytes(spec: ModelSpec) -> int:
+    """Payload bytes of all that is frozen, likewise."""
+    frozen = (record for record in spec.records if record.base is not None)
+    return sum(state_payload_bytes(record, "exact") for record in frozen)
 
 
 def model_weight_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
-    """Payload bytes of the whole model's weights as they are held."""
+    """Payload bytes of the weights of all that is trained as they are held."""
     return sum(
         DTYPE_BYTES[dtype] * count
-        for record in spec.records
+        for record in spec.trained
         for name, dtype, count in components(record, state_format)
         if name.startswith("weight")
     )

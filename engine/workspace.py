@@ -102,7 +102,7 @@ class Workspace:
             HostArena(plan.total_host_bytes, pin=self.device.type == "cuda")
         )
         self.transfer = self._stack.enter_context(Transfer(self.device))
-        parts = ("slots", "grad_buffers", "state", "gradients")
+        parts = ("slots", "grad_buffers", "state", "frozen", "gradients")
         slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
         self.staging = StagingPool(
             [self.arena.carve(plan.slot_bytes) for _ in range(plan.num_staging)]
