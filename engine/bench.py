@@ -160,6 +160,8 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
         place = work.residents.get(layout.name, slot.device)
         clear_state(place, work.records[layout.name])
         write_weights(work.state(layout, slot), master)
+        if layout.name in work.cached:
+            work.cached[layout.name].take_from(slot.device)
         slot.done = work.transfer.fence()
         visit = update_visit(i)
         if mover.needs_slot(visit):

@@ -15,6 +15,10 @@ Compile = Literal["off", "static", "dynamic"]
 Packing = Literal["on", "off"]
 Recompute = Literal["auto", "all", "none"]
 NearTier = Literal["auto", "device", "host"]
+StrategyName = Literal[
+    "auto", "resident", "zero_offload", "zero_infinity", "megatrain", "teraio", "memascend",
+    "ratel", "superoffload", "unified",
+]  # fmt: skip
 OptimizerDevice = Literal["auto", "device", "host"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -68,6 +72,7 @@ class TrainConfig:
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None
     volumes: tuple[str, ...] = ()  # directories, each with an optional ":BYTES" limit
+    strategy: StrategyName = "auto"  # a published system's way, for what is left open below
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"

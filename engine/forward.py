@@ -59,7 +59,7 @@ class ForwardCompute:
             work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
             for batch in microbatches
         ]
-        self.hidden: list[Tensor] = []
+        self.hidden: dict[int, Tensor] = {}  # by microbatch
 
     @torch.no_grad()
     def visit(self, visit: Visit, slot: RingSlot | None) -> None:
@@ -76,6 +76,10 @@ class ForwardCompute:
             slot.done = transfer.fence()
         self.marks.append(VisitMarks(came, began, transfer.mark()))
 
+    def chosen(self, visit: Visit) -> Sequence[int]:
+        """The microbatches that the visit computes on."""
+        return range(len(self.ids)) if visit.microbatch is None else (visit.microbatch,)
+
     def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         """What is owed to the record before its visit; nothing in a mere forward pass."""
 
@@ -84,7 +88,8 @@ class ForwardCompute:
         rows = self.work.table_rows(layout, self.work.table)
         rows.copy_(self._weights(layout, slot).view_as(rows))
         if layout is self.work.spec.of_kind("embedding")[-1]:
-            self.hidden = [self.work.module.embed(ids, self.work.table) for ids in self.ids]
+            for m in self.chosen(visit):
+                self.hidden[m] = self.work.module.embed(self.ids[m], self.work.table)
 
     _load_head = _load_table
 
@@ -94,15 +99,16 @@ class ForwardCompute:
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         weights = param_views(self._weights(layout, slot), layout)
         module = self.work.module
-        for i, hidden in enumerate(self.hidden):
-            self.hidden[i] = module.forward_only(layout, weights, hidden, self.positions[i])
+        for m in self.chosen(visit):
+            hidden = self.hidden[m]
+            self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m])
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
-        for hidden, targets in zip(self.hidden, self.targets, strict=True):
+        for m in self.chosen(visit):
             head_loss(
                 self.work.module,
-                hidden,
-                targets,
+                self.hidden[m],
+                self.targets[m],
                 norm_weight=self._norm_weight(layout, slot),
                 table=self.work.table,
                 chunk_tokens=self.work.config.loss_chunk_tokens,
@@ -117,12 +123,13 @@ class ForwardCompute:
         self, layout: RecordLayout, slot: RingSlot | None, out: Tensor | None = None
     ) -> Tensor:
         """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
-        views = self.work.state(layout, slot)
+        cached = self.work.cached.get(layout.name)
         if self.work.dtype == torch.bfloat16:
-            flat = views.hi if out is None else out.copy_(views.hi)
+            hi = self.work.state(layout, slot).hi if cached is None else cached.hi()
+            flat = hi if out is None else out.copy_(hi)
         else:
             flat = self._weights_buffer(layout) if out is None else out
-            read_weights(views, flat)
+            read_weights(self.work.state(layout, slot) if cached is None else cached.views(), flat)
         # A table piece ends with alignment gaps that are not rows of the table.
         return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
 

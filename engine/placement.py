@@ -15,6 +15,7 @@ from .homes import NearTier, Placement, Tier
 from .rates import VolumeRates
 from .sizes import Sizes
 from .step_cost import StepModel
+from .strategies import STRATEGIES, may_live
 from .ways import planned_way
 
 DEFAULT_SLOTS = 3
@@ -150,12 +151,14 @@ def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
     its factor is known, and a step that turns out not to be finite is dropped with its writes.
     """
     in_place = set(tiers) != {"nvme"} or config.commit_every_steps > 1
-    return config.clip_mode == "exact" or in_place
+    late = STRATEGIES[config.strategy].order == "microbatches"
+    return config.clip_mode == "exact" or in_place or late
 
 
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
+    strategy = STRATEGIES[config.strategy]
     for tiers in _tier_choices(sizes, config, host_limit):
         keep_grads = needs_kept_grads(config, tiers)
         grads_move = keep_grads and set(tiers) != {"device"}
@@ -171,33 +174,37 @@ def _candidates(
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
                 on_host=_asked_on_host(sizes, tiers),
+                order=strategy.order,
             )
+            if strategy.caches_weights:
+                far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
+                placement = replace(placement, cached=far)
             if config.clip_way == "speculative" and _may_guess(config, placement):
                 placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
 def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
-    """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers."""
+    """Homes to consider, the nearest first; on a GPU, or by a strategy, every split by layers."""
     count = len(sizes.spec.records)
-    if config.state_tier != "auto":
-        yield _repeat(config.state_tier, count)
-        return
-    if config.device == "cuda":
+    allowed = may_live(config)
+    if "device" in allowed and (config.device == "cuda" or config.strategy != "auto"):
         coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
         for num_near in range(count, -1, -coarse):
             num_far = count - num_near
-            for num_host in sorted(
-                {num_far, *(_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1))},
-                reverse=True,
-            ):
-                yield (
+            fitting = {_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1)}
+            none = () if "host" in allowed else (0,)
+            for num_host in sorted({num_far, *fitting, *none}, reverse=True):
+                tiers = (
                     *_repeat("nvme", num_far - num_host),
                     *_repeat("host", num_host),
                     *_repeat("device", num_near),
                 )
-    yield _repeat("host", count)
-    yield _repeat("nvme", count)
+                if set(tiers) <= set(allowed):
+                    yield tiers
+    for tier in ("host", "nvme") if config.state_tier == "auto" else allowed:
+        if tier in allowed:
+            yield _repeat(tier, count)
 
 
 def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
@@ -261,7 +268,7 @@ def _with_kept(
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
-    tiers = _repeat("nvme" if config.state_tier == "auto" else config.state_tier, count)
+    tiers = _repeat(may_live(config)[-1], count)
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(
         tiers=tiers,
@@ -270,4 +277,5 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         activation_tier=_activation_tiers(config)[-1],
         grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(config, tiers),
+        order=STRATEGIES[config.strategy].order,
     )

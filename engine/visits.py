@@ -28,6 +28,7 @@ class Visit:
     else, the record is updated with the gradient of the step before; in a `catch_up` that is all.
     `holds`: the record stays in its slot for its next visit, which is `held`. `on_host`: the
     processor updates the record in host memory, in the background, and nothing of it is moved.
+    `microbatch`: the only one that is computed on; None: all.
     """
 
     record: int
@@ -40,6 +41,7 @@ class Visit:
     holds: bool = False
     held: bool = False
     on_host: bool = False
+    microbatch: int | None = None
 
 
 def step_visits(
@@ -52,6 +54,7 @@ def step_visits(
     num_slots: int,
     on_host: Collection[int] = (),
     early_records: Collection[int] = (),
+    cached: Collection[int] = (),
 ) -> list[Visit]:
     """The order of one step.
 
@@ -60,7 +63,8 @@ def step_visits(
     other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
     Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
-    the order in which forward will want them. The last layer, where forward turns around, stays
+    the order in which forward will want them. Weights of those in `cached` are on the device, so
+    that only their update moves anything. The last layer, where forward turns around, stays
     in its slot when there are enough of them.
     """
     index = {record.name: i for i, record in enumerate(spec.records)}
@@ -74,12 +78,13 @@ def step_visits(
         return i in early_records
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
-        reads: Reads = "state" if early(i) else "weights" if weights_needed else "nothing"
+        needed = weights_needed and i not in cached
+        reads: Reads = "state" if early(i) else "weights" if needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
 
     def forward(i: int, action: Action) -> Visit:
         due = pending and i not in on_host
-        reads: Reads = "state" if due else "weights"
+        reads: Reads = "state" if due else "nothing" if i in cached else "weights"
         return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
@@ -90,9 +95,10 @@ def step_visits(
     visits += [gradient(i, "update", False) for i in head if early(i)]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
     visits += [gradient(i, "update", False) for i in embed if early(i)]
-    if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
+    streams = tiers[layers[-1]] != "device" and layers[-1] not in cached
+    if num_slots >= _SLOTS_TO_HOLD_ONE and streams:
         visits = _held_at_turn(visits, layers[-1])
-    visits += [host_update_visit(i) for i in sorted(on_host)]
+    visits += [host_update_visit(i, cached=i in cached) for i in sorted(on_host)]
     order = [*head, norm, *reversed(layers), *embed]
     if way != "deferred":
         visits += [update_visit(i) for i in order if not early(i) and i not in on_host]
@@ -143,12 +149,15 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
     )
 
 
-def host_update_visit(record: int) -> Visit:
-    """A visit that has the processor update a record in host memory from its kept gradient."""
+def host_update_visit(record: int, *, cached: bool = False) -> Visit:
+    """A visit that has the processor update a record in host memory from its kept gradient.
+
+    Weights that are `cached` on the device are read there when it is done.
+    """
     return Visit(
         record=record,
         action="update",
-        reads="nothing",
+        reads="weights" if cached else "nothing",
         writes=False,
         phase="optimizer",
         on_host=True,

@@ -31,9 +31,11 @@ from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes, sum_bytes
 from .staging import StagingPool
-from .state import RecordViews, state_record, state_views
+from .state import RecordViews, state_record, state_views, weight_names
+from .state_record import cached_weight_bytes
+from .weight_cache import CachedWeights
 
 
 class Closes(Protocol):
@@ -68,11 +70,13 @@ class Workspace:
     """The run's memory and collaborators; a context manager that frees what it allocated.
 
     `residents` hold the state of records that live on the device, `homes` of those that live in
-    host memory; `resident_grads` and `grad_homes` final gradients that wait for an update, on the
-    device and in host memory; `grad_buffers`, used in turn, is where the latter are made and read.
-    `table` is the embedding (or, while it is its turn, an untied head) in
-    the compute dtype, `table_grad` its fp32 gradient, both (vocabulary, hidden). `layer_weights`
-    (fp32 compute only) and `layer_grad` are flat, of the largest layer's length.
+    host memory; `cached` the weights of those whose other state lives elsewhere; `resident_grads`
+    and `grad_homes` final gradients that wait for an update, on the device and in host memory;
+    `grad_buffers`, used in turn, is where the latter are made and read. `gradient_sums` hold the
+    layers' sums in host memory where microbatches come one after the other. `table` is the
+    embedding (or, while it is its turn, an untied head) in the compute dtype, `table_grad` its
+    fp32 gradient, both (vocabulary, hidden). `layer_weights` (fp32 compute only) and `layer_grad`
+    are flat, of the largest layer's length.
     """
 
     def __init__(
@@ -100,7 +104,7 @@ class Workspace:
             HostArena(plan.total_host_bytes, pin=self.device.type == "cuda")
         )
         self.transfer = self._stack.enter_context(Transfer(self.device))
-        parts = ("slots", "grad_buffers", "state", "gradients")
+        parts = ("slots", "grad_buffers", "state", "cached_weights", "gradients")
         slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
         self.staging = StagingPool(
             [self.arena.carve(plan.slot_bytes) for _ in range(plan.num_staging)]
@@ -120,6 +124,11 @@ class Workspace:
             for layout in spec.records
             if tiers[layout.name] == "device"
         }
+        self.cached: Mapping[str, CachedWeights] = {
+            layout.name: self._cache(self.records[layout.name], slab)
+            for i, layout in enumerate(spec.records)
+            if i in plan.cached
+        }
         self.resident_grads: Mapping[str, DeviceSlot] = {
             name: slab.carve(size) for name, size in self._kept_grads(on_device=True)
         }
@@ -138,6 +147,11 @@ class Workspace:
         self.grad_homes: Mapping[str, HostSlot] = {
             name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
         }
+        self.gradient_sums: Mapping[str, HostSlot] = {
+            layout.name: self.arena.carve(sum_bytes(layout))
+            for layout in spec.of_kind("layer")
+            if plan.order == "microbatches"
+        }
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
         self.module = LayerModule(
@@ -151,6 +165,12 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         fp32 = self.dtype == torch.float32
         self.layer_weights = self._empty((layer,), torch.float32) if fp32 else None
+
+    def _cache(self, record: RecordSpec, slab: DeviceSlab) -> CachedWeights:
+        """Room on the device for the weights of a record that lives elsewhere."""
+        dtype = self.config.compute_dtype
+        device = slab.carve(cached_weight_bytes(record, dtype))
+        return CachedWeights(record, weight_names(record, dtype), device)
 
     def _kept_grads(self, *, on_device: bool) -> list[tuple[str, int]]:
         """Names and bytes of the gradients that are kept on the device, or in host memory."""
@@ -198,7 +218,9 @@ class Workspace:
         self.grad_buffers.clear()
         self.homes = {}
         self.grad_homes = {}
+        self.gradient_sums = {}
         self.residents = {}
+        self.cached = {}
         self.resident_grads = {}
         self.activation_slot = None
 
