@@ -1,17 +1,18 @@
-# make setup | demo | test | check | clean. Needs Python 3.11 or newer with venv, and nothing else.
+# make setup | demo | test | check | lock | clean. Needs Python 3.11 or newer with venv, and nothing else.
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo test check lock clean
 
 help:
 	@echo "make setup   a virtual environment in $(VENV) with Headrace and all its tools"
 	@echo "make demo    fine-tune a real model from NVMe; MODEL=DIR for another, ARGS='--keep --short'"
 	@echo "make test    the whole test suite on the CPU"
-	@echo "make check   ruff and mypy"
+	@echo "make check   ruff, mypy, hadolint"
+	@echo "make lock    write docker/requirements-*.lock anew; TORCH_CPU says where torch without CUDA is found"
 	@echo "make clean   remove $(VENV), .demo and every cache"
 
 setup: $(READY)
@@ -37,6 +38,17 @@ check: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy deploy
+	$(BIN)/hadolint docker/Dockerfile
+
+# The images' lock files: every package, with the hashes of its files.
+LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 \
+  --python-platform x86_64-manylinux_2_28 --custom-compile-command 'make lock' $(UPGRADE)
+TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
+
+lock: setup
+	$(LOCK) docker/requirements-build.in -o docker/requirements-build.lock
+	$(LOCK) pyproject.toml -c constraints.txt --extra gguf --extra gds -o docker/requirements-cuda.lock
+	$(LOCK) pyproject.toml docker/requirements-cpu.in --extra gguf $(TORCH_CPU) -o docker/requirements-cpu.lock
 
 clean:
 	rm -rf $(VENV) .demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

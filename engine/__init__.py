@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .data import TokenDataset
     from .demo_data import DemoData, write_demo_data
     from .host_optimizer import measure_cpu_optimizer
+    from .methods import method_spec
     from .packing import RowLengths, settle_microbatch
     from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
     from .prepare import (
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
+    from .store_export import export_store
     from .tokenizer import load_tokenizer, prepare_model
-    from .weights import export_store
 
 _HOMES = {
     "CpuKernel": "adamw_cpu",
@@ -64,6 +65,7 @@ _HOMES = {
     "BadBoxFile": "box_file",
     "read_box": "box_file",
     "shipped_boxes": "box_file",
+    "method_spec": "methods",
     "Prices": "rates",
     "Rates": "rates",
     "compare_schemes": "schemes",
@@ -99,7 +101,7 @@ _HOMES = {
     "source_dtype": "source",
     "load_tokenizer": "tokenizer",
     "prepare_model": "tokenizer",
-    "export_store": "weights",
+    "export_store": "store_export",
 }
 
 __all__ = [
@@ -150,6 +152,7 @@ __all__ = [
     "known_rates",
     "load_tokenizer",
     "make_plan",
+    "method_spec",
     "measure_cpu_optimizer",
     "nearest_fit",
     "num_steps",

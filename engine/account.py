@@ -81,14 +81,18 @@ def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
 
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
-    state = [state_padded_bytes(one, model.config.state_format) for one in model.spec.records]
-    homes = list(zip(state, placement.tiers, strict=True))
+    records = zip(model.spec.records, placement.tiers, strict=True)
+    homes = [
+        (state_padded_bytes(record, model.config.state_format), tier)
+        for record, tier in records
+        if record.base is None
+    ]
     host = sum(size for size, tier in homes if tier == "host")
     device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
-    if way == "deferred":
-        visits = sweep_visits(model.spec, placement.on_host)
+    visits = sweep_visits(model.spec, placement.on_host) if way == "deferred" else []
+    if visits:
         sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
         seconds += sweep.seconds
         moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}
@@ -99,11 +103,16 @@ def checkpoint_cost(spec: ModelSpec, config: TrainConfig, drives: VolumeRates) -
     """A checkpoint, or the export: weights read back from the last commit, and written as files.
 
     The files are taken to lie on a drive as fast as the volumes. With export dtype `auto` they
-    have the dtype of the model's own; two bytes a parameter is the usual one.
+    have the dtype of the model's own; two bytes a parameter is the usual one. Adapters alone are
+    read and written in float32; what is frozen comes from the model's files, in that dtype.
     """
     wanted = "bfloat16" if config.export_dtype == "auto" else config.export_dtype
-    size = spec.num_params * DTYPE_BYTES[wanted]
-    held = model_weight_bytes(spec, config.state_format)
+    adapters = spec.num_trained_params if spec.lora else 0
+    size = (spec.num_params - adapters) * DTYPE_BYTES[wanted]
+    frozen = spec.num_params - spec.num_trained_params
+    held = model_weight_bytes(spec, config.state_format) + frozen * DTYPE_BYTES[wanted]
+    if spec.lora and config.lora_export == "adapter":
+        size = held = adapters * 4
     seconds = held / drives.read + size / drives.write
     return Written(bytes=size, seconds=seconds)
 
@@ -157,5 +166,7 @@ def money(
 
 def resident_bytes(device_parts: Mapping[str, int], state_total_bytes: int) -> int:
     """Bytes that the job would take with its whole state on devices: no slots, no streaming."""
-    kept = sum(size for name, size in device_parts.items() if name not in ("slots", "state"))
+    kept = sum(
+        size for name, size in device_parts.items() if name not in ("slots", "state", "frozen")
+    )
     return kept + state_total_bytes

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from .adamw import AdamScalars, adamw_torch
 from .adamw_compact import adamw_matrices_torch
+from .config import StateFormat
 from .cores import usable_cores
 from .ranges import RangePool
-from .state import LayerViews, MatrixViews, RecordViews, StateViews
+from .rounding import RoundingKey
+from .state import LayerViews, MatrixViews, RecordViews, StateViews, rest_bits
 
 fused: Any
 _missing = ""
@@ -45,6 +47,22 @@ def cpu_kernel() -> CpuKernel:
     return CpuKernel(form="fused", why=f"compiled by numba in {fused.compile_seconds:.2f} s")
 
 
+def compile_update(state_format: StateFormat, grad_dtype: torch.dtype) -> None:
+    """Compile what a format's update needs, so that no step waits for it.
+
+    The exact kernels are compiled when they are imported, since every format uses them.
+    """
+    if fused is None or state_format == "exact":
+        return
+    from .compact_numba import compact_kernel
+
+    compact_kernel(
+        rest_bits=8 if state_format == "q8" else 0,
+        coded=state_format != "sr_bf16",
+        bf16_grad=grad_dtype == torch.bfloat16,
+    )
+
+
 def adamw_cpu(
     state: RecordViews,
     grad: Tensor,
@@ -60,7 +78,8 @@ def adamw_cpu(
     pool = pool or _all_cores()
     if isinstance(state, LayerViews):
         count = state.matrices.hi.numel()
-        compact_chunked(pool, state.matrices, grad[:count], factor, scalars)
+        update = compact_chunked if fused is None else compact_fused
+        update(pool, state.matrices, grad[:count], factor, scalars)
         state, grad = state.vectors, grad[count:]
     if fused is None:
         adamw_chunked(pool, state, grad, factor, scalars)
@@ -102,6 +121,27 @@ def adamw_chunked(
         adamw_torch(piece, grad[start:stop], scale, scalars, chunk=TWIN_CHUNK)
 
     pool.run(grad.numel(), work)
+
+
+def compact_fused(
+    pool: RangePool, state: MatrixViews, grad: Tensor, factor: float, scalars: AdamScalars
+) -> None:
+    """The update of matrices in one pass by a numba kernel; arguments as `adamw_cpu`."""
+    from .compact_numba import compact_kernel
+
+    bases = [one for one in (state.exp_avg_base, state.exp_avg_sq_base) if one is not None]
+    coded, bf16 = len(bases) > 0, grad.dtype == torch.bfloat16
+    kernel = compact_kernel(rest_bits=rest_bits(state.rest), coded=coded, bf16_grad=bf16)
+    hi = state.hi.view(torch.int16)
+    held = [hi, *(one.view(torch.int16) for one in (state.exp_avg, state.exp_avg_sq))]
+    if coded:
+        rest = hi.view(torch.int8) if state.rest is None else state.rest
+        held = [hi, rest, state.exp_avg, state.exp_avg_sq, *bases]
+    arrays = [one.numpy() for one in (*held, grad.view(torch.int16) if bf16 else grad)]
+    key = RoundingKey.of(scalars.seed, scalars.update, state.record)
+    halves = [np.uint32(half % 2**32) for half in (key.first, key.second)]
+    values = [np.float32(value) for value in (factor, *scalars.floats().values())]
+    pool.run(grad.numel(), lambda start, stop: kernel(*arrays, start, stop, *halves, *values))
 
 
 def compact_chunked(

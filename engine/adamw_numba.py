@@ -1,4 +1,4 @@
-"""AdamW on the split state in one pass on the CPU, compiled by numba; the only importer of it.
+"""AdamW on the split state in one pass on the CPU, compiled by numba.
 
 The operations of `adamw_torch` in their order. LLVM may neither contract nor reassociate them
 (`fastmath=False`), and its division and square root are the processor's, which are correctly
@@ -20,12 +20,14 @@ _int16s, _float32s = types.Array(types.int16, 1, "C"), types.Array(types.float32
 
 
 @numba.njit(inline="always")
-def _same(value):
+def same(value):
+    """An fp32 gradient as it is."""
     return value
 
 
 @numba.njit(inline="always")
-def _from_bfloat16(bits):
+def from_bfloat16(bits):
+    """The fp32 value of bf16 bits (int16)."""
     return np.int32(np.int32(bits) << _UPPER).view(np.float32)
 
 
@@ -78,6 +80,6 @@ def _compile(widen: Callable[[Any], Any], grads: Any) -> Callable[..., None]:
 _started = perf_counter()
 # Both take his, los (int16), ms, vs (fp32), gs, start, stop, factor and the scalars of AdamScalars
 # in their order, and update elements start to stop in place without holding Python's lock.
-adamw_float32 = _compile(_same, _float32s)
-adamw_bfloat16 = _compile(_from_bfloat16, _int16s)  # gs: the bits of bfloat16
+adamw_float32 = _compile(same, _float32s)
+adamw_bfloat16 = _compile(from_bfloat16, _int16s)  # gs: the bits of bfloat16
 compile_seconds = perf_counter() - _started

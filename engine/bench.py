@@ -17,6 +17,7 @@ from headrace.storage import TensorStore, VolumeConfig
 from .box import detect_box
 from .config import TrainConfig
 from .data import Microbatch, make_microbatch
+from .frozen import write_frozen_whole
 from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
@@ -146,7 +147,10 @@ def _named(num_slots: int | None) -> str:
 
 
 def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
-    """Give every record random weights (norms one) and zero moments, straight in its tier."""
+    """Give every record random weights (norms one) and zero moments, straight in its tier.
+
+    Adapters begin in the middle of a run: with both matrices random, so that both have gradients.
+    """
     generator = torch.Generator(work.device).manual_seed(seed)
     slot = work.ring[0]
     for i, layout in enumerate(work.spec.records):
@@ -157,9 +161,12 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
                 piece.fill_(1.0)
             else:
                 piece.normal_(0, 0.02, generator=generator)
-        place = work.residents.get(layout.name, slot.device)
-        clear_state(place, work.records[layout.name])
-        write_weights(work.state(layout, slot), master)
+        if layout.base is None:
+            place = work.residents.get(layout.name, slot.device)
+            clear_state(place, work.records[layout.name])
+            write_weights(work.state(layout, slot), master)
+        else:
+            write_frozen_whole(layout, work.frozen(layout, slot), master)
         if layout.name in work.cached:
             work.cached[layout.name].take_from(slot.device)
         slot.done = work.transfer.fence()

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 Device = Literal["cpu", "cuda"]
 ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
+Method = Literal["full", "lora"]
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
@@ -14,6 +15,8 @@ ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Packing = Literal["on", "off"]
 Recompute = Literal["auto", "all", "none"]
+FrozenFormat = Literal["auto", "nf4", "int8"]
+LoraExport = Literal["adapter", "merged"]
 NearTier = Literal["auto", "device", "host"]
 StrategyName = Literal[
     "auto", "resident", "zero_offload", "zero_infinity", "megatrain", "teraio", "memascend",
@@ -56,6 +59,13 @@ class TrainConfig:
     microbatch_tokens: int | None = None  # packed; None: what microbatch_rows of the longest take
     num_epochs: int = 3
     max_steps: int | None = None
+    method: Method = "full"
+    freeze: tuple[str, ...] = ()  # patterns (*, ?, [..]) of names of parameters that stay
+    lora_rank: int = 16
+    lora_alpha: float = 32.0
+    lora_rslora: bool = False
+    lora_targets: tuple[str, ...] = ("all-linear",)
+    frozen_format: FrozenFormat = "auto"  # auto: as exact as what is computed with
     loss_chunk_tokens: int = 256
     compile: Compile = "off"  # torch.compile of the layers, per shape or for all shapes
     deterministic: bool = True
@@ -68,6 +78,7 @@ class TrainConfig:
     early_stop_evals: int | None = None  # end after so many evaluations without a better loss
     early_stop_delta: float = 0.0  # better means lower by more than this
     export_dtype: ExportDtype = "auto"
+    lora_export: LoraExport = "adapter"
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None
@@ -118,6 +129,7 @@ class TrainConfig:
             raise ValueError("microbatch_tokens is for packed rows, but packing is off")
         if self.max_wear_share is not None and not self.max_wear_share > 0:
             raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
+        self._check_method()
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:
@@ -128,6 +140,19 @@ class TrainConfig:
             raise ValueError(f"weight_decay is {self.weight_decay}; wanted 0 <= decay < 1")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
+
+    def _check_method(self) -> None:
+        if self.frozen_format != "auto" and self.method == "full" and not self.freeze:
+            raise ValueError(f"frozen_format is {self.frozen_format!r}, and nothing is frozen")
+        if self.method == "lora" and self.freeze:
+            raise ValueError("freeze is set, and method lora freezes the whole model already")
+        if self.lora_rank < 1 or not self.lora_alpha > 0 or not all(self.lora_targets):
+            raise ValueError(
+                f"wanted lora_rank of at least 1 (now {self.lora_rank}), lora_alpha above 0 "
+                f"(now {self.lora_alpha}) and lora_targets that are not empty"
+            )
+        if not self.lora_targets:
+            raise ValueError("lora_targets is empty; wanted all-linear, or names of projections")
 
     def _check_optimizer_share(self) -> None:
         share = self.optimizer_host_share
@@ -146,7 +171,9 @@ class TrainConfig:
         """The fields that decide every bit of the result, by name; stored with the job."""
         names = [field.name for field in fields(self)]
         stop = names.index("deterministic") + 1
-        return {name: getattr(self, name) for name in names[names.index("seed") : stop]}
+        values = {name: getattr(self, name) for name in names[names.index("seed") : stop]}
+        # As JSON gives it back, since that is what a commit carries.
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values; `from_dict` reads them back."""
@@ -158,7 +185,10 @@ class TrainConfig:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ValueError(f"unknown settings: {', '.join(unknown)}")
-        return cls(**{**values, "volumes": tuple(values.get("volumes", ()))})
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**given)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

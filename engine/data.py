@@ -83,12 +83,12 @@ class TokenDataset:
 class Microbatch:
     """Rows that pass a layer together: padded side by side, or packed one behind the other.
 
-    `ids` and `labels` are int64: (rows, tokens), padded on the right to the longest row, or
-    (1, tokens) when packed; padding has token 0 and label -100. `num_tokens` leaves padding out;
-    `num_trained` counts the labels that are predicted, `labels[:, 1:]`: the first token of a packed
-    row is predicted from nothing, so its label is -100. `lengths` are those of the rows, int64;
-    packed, the padding behind them is one more, and zeros fill up to one more than a step has rows,
-    so that their number never changes a shape.
+    `ids` and `labels` are int64: (rows, tokens), padded on the right, or (1, tokens) when packed;
+    padding has token 0 and label -100. `num_tokens` leaves padding out; `num_trained` counts the
+    labels that are predicted, `labels[:, 1:]`: the first token of a packed row is predicted from
+    nothing, so its label is -100. `lengths` are those of the rows, int64; packed, the padding
+    behind them is one more, and zeros fill up to one more than a step has rows, so that their
+    number never changes a shape.
     """
 
     ids: Tensor
@@ -131,7 +131,7 @@ def make_microbatch(
 ) -> Microbatch:
     """One microbatch of these rows (token ids and labels), in this order."""
     packed = arrangement.microbatch_tokens is not None
-    ids, labels, lengths = _packed(rows, arrangement) if packed else _padded(rows)
+    ids, labels, lengths = (_packed if packed else _padded)(rows, arrangement)
     return Microbatch(
         ids=ids,
         labels=labels,
@@ -143,9 +143,11 @@ def make_microbatch(
     )
 
 
-def _padded(rows: Sequence[tuple[Ints, Ints]]) -> tuple[Tensor, Tensor, Tensor]:
+def _padded(
+    rows: Sequence[tuple[Ints, Ints]], arrangement: Arrangement
+) -> tuple[Tensor, Tensor, Tensor]:
     lengths = torch.tensor([len(row_ids) for row_ids, _ in rows])
-    ids, labels = _empty(len(rows), int(lengths.max()))
+    ids, labels = _empty(len(rows), round_up(int(lengths.max()), arrangement.multiple))
     for place, (row_ids, row_labels) in enumerate(rows):
         ids[place, : len(row_ids)] = torch.from_numpy(row_ids)
         labels[place, : len(row_ids)] = torch.from_numpy(row_labels)

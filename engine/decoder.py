@@ -171,7 +171,7 @@ def _records(
     sizes: DecoderSizes, layer: Tensors, *, tied: bool, max_record_elements: int
 ) -> Iterator[RecordLayout]:
     # Vectors behind the matrices, which alone have compact state formats.
-    params, layer_elements = _pack(sorted(layer, key=lambda tensor: len(tensor[1]) == 1))
+    params, layer_elements = pack(sorted(layer, key=lambda tensor: len(tensor[1]) == 1))
     limit = max(max_record_elements, layer_elements // TABLE_SHARE)
     table = (sizes.vocab_size, sizes.hidden_size)
     _check_num_records(sizes, -(-sizes.vocab_size // _rows_in(table, limit)))
@@ -189,7 +189,7 @@ def _records(
         yield RecordLayout(
             name=f"layers.{i}", kind="layer", params=named, num_elements=layer_elements
         )
-    norm, norm_elements = _pack([(NORM, (sizes.hidden_size,))])
+    norm, norm_elements = pack([(NORM, (sizes.hidden_size,))])
     yield RecordLayout(name="norm", kind="norm", params=norm, num_elements=norm_elements)
     if not tied:
         yield from _table_records("head", "head", HEAD, table, limit)
@@ -210,7 +210,7 @@ def _rows_in(table: Shape, limit: int) -> int:
     return max(1, limit // table[1])
 
 
-def _pack(shapes: Iterable[tuple[str, Shape]]) -> tuple[tuple[ParamSpec, ...], int]:
+def pack(shapes: Iterable[tuple[str, Shape]]) -> tuple[tuple[ParamSpec, ...], int]:
     """Whole tensors one behind the other, each aligned; and the length of the component."""
     params = []
     offset = 0

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,19 +52,37 @@ def export_checkpoint(
     """
     if dtype not in DTYPE_CODES:
         raise ValueError(f"export dtype is {dtype!r}; wanted one of {', '.join(DTYPE_CODES)}")
+    shards = plan_shards(spec, dtype=dtype, shard_bytes=shard_bytes)
+    files = {"config.json": _config(spec, dtype)}
+    if len(shards) > 1:
+        files[INDEX_FILE] = index_of(shards)
+    pieces = (piece for record in spec.records for piece in read_pieces(record))
+    write_directory(target_dir, shards, pieces, files, assets_dir=assets_dir)
+
+
+def write_directory(
+    target_dir: Path,
+    shards: Sequence[Shard],
+    pieces: Iterator[tuple[ParamSpec, torch.Tensor]],
+    files: Mapping[str, dict[str, Any]],
+    *,
+    assets_dir: Path,
+) -> None:
+    """Write shards, JSON files and assets to a directory that appears whole or not at all.
+
+    `pieces` are the shards' parameters in order, each in one or more pieces of whole rows.
+    """
     if target_dir.exists() or target_dir.is_symlink():
         raise FileExistsError(f"{target_dir} already exists; an export overwrites nothing")
-    shards = plan_shards(spec, dtype=dtype, shard_bytes=shard_bytes)
     target_dir.parent.mkdir(parents=True, exist_ok=True)
     partial_dir = target_dir.parent / f".{target_dir.name}.partial"
     shutil.rmtree(partial_dir, ignore_errors=True)
     _check_space(target_dir.parent, shards)
     partial_dir.mkdir()
     try:
-        _write_shards(partial_dir, spec, shards, read_pieces)
-        if len(shards) > 1:
-            _write_json(partial_dir / INDEX_FILE, index_of(shards))
-        _write_json(partial_dir / "config.json", _config(spec, dtype))
+        _write_shards(partial_dir, shards, pieces)
+        for name, values in files.items():
+            _write_json(partial_dir / name, values)
         _copy_assets(assets_dir, partial_dir)
         sync_directory(partial_dir)
         partial_dir.rename(target_dir)
@@ -74,7 +92,7 @@ def export_checkpoint(
     sync_directory(target_dir.parent)
 
 
-def _check_space(directory: Path, shards: list[Shard]) -> None:
+def _check_space(directory: Path, shards: Sequence[Shard]) -> None:
     wanted = sum(shard.payload_bytes + len(shard.header) for shard in shards)
     free = shutil.disk_usage(directory).free
     if free < wanted:
@@ -85,13 +103,9 @@ def _check_space(directory: Path, shards: list[Shard]) -> None:
 
 
 def _write_shards(
-    directory: Path,
-    spec: ModelSpec,
-    shards: list[Shard],
-    read_pieces: ReadPieces,
+    directory: Path, shards: Sequence[Shard], pieces: Iterator[tuple[ParamSpec, torch.Tensor]]
 ) -> None:
     """Each record is read once: shards hold the parameters in the order of the records."""
-    pieces = (piece for record in spec.records for piece in read_pieces(record))
     for shard in shards:
         with (directory / shard.file_name).open("xb") as file:
             file.write(shard.header)

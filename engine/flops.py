@@ -12,16 +12,29 @@ from .model import ModelSpec, RecordLayout
 def layer_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_tokens: int) -> float:
     """Operations of one layer's forward pass over `tokens` tokens in rows of `row_tokens`.
 
-    Backward takes twice as many, and once more where the layer is recomputed.
+    Backward takes `backward_flops`, and these once more where the layer is recomputed.
     """
-    matrices = sum(param.num_elements for param in layout.params if len(param.full_shape) > 1)
-    attention = 2.0 * row_tokens * spec.num_heads * spec.head_dim
-    return tokens * (2.0 * matrices + attention)
+    matrices = 2.0 * _matrix_elements(layout)
+    return tokens * (matrices + _attention_flops(spec, row_tokens))
+
+
+def backward_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_tokens: int) -> float:
+    """Operations of its backward pass: twice as many, but a frozen weight has no gradient."""
+    matrices = (4.0 if layout.base is None else 2.0) * _matrix_elements(layout)
+    return tokens * (matrices + 2 * _attention_flops(spec, row_tokens))
+
+
+def _matrix_elements(layout: RecordLayout) -> int:
+    return sum(param.num_elements for param in layout.params if len(param.full_shape) > 1)
+
+
+def _attention_flops(spec: ModelSpec, row_tokens: int) -> float:
+    return 2.0 * row_tokens * spec.num_heads * spec.head_dim
 
 
 def head_flops(spec: ModelSpec, *, trained_tokens: int) -> float:
     """Operations of projection and loss over `trained_tokens`, forward and backward together."""
-    return 6.0 * spec.vocab_size * spec.hidden_size * trained_tokens
+    return (6.0 if spec.trains_table else 4.0) * spec.vocab_size * spec.hidden_size * trained_tokens
 
 
 def model_flops(spec: ModelSpec, *, tokens: int) -> float:

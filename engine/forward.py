@@ -9,11 +9,13 @@ from torch import Tensor
 from headrace.storage import Mark
 
 from .data import Microbatch
+from .frozen import read_frozen
 from .head import LossSums, Targets, head_loss, targets_of
-from .layer import param_views
+from .layer import Weights, param_views
 from .model import RecordLayout
 from .mover import Mover
 from .state import read_weights
+from .state_record import coded_elements
 from .visits import Visit, step_visits
 from .workspace import RingSlot, Workspace
 
@@ -60,6 +62,7 @@ class ForwardCompute:
             for batch in microbatches
         ]
         self.hidden: dict[int, Tensor] = {}  # by microbatch
+        self._beside = work.spec.beside
 
     @torch.no_grad()
     def visit(self, visit: Visit, slot: RingSlot | None) -> None:
@@ -97,7 +100,7 @@ class ForwardCompute:
         """Nothing but what was owed to the record."""
 
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
-        weights = param_views(self._weights(layout, slot), layout)
+        weights = self._layer_weights(layout, slot)
         module = self.work.module
         for m in self.chosen(visit):
             hidden = self.hidden[m]
@@ -115,6 +118,19 @@ class ForwardCompute:
                 sums=self.sums,
             )
 
+    def _layer_weights(
+        self, layout: RecordLayout, slot: RingSlot | None, out: Tensor | None = None
+    ) -> Weights:
+        """A layer's parameters by name: those of its record, and those that lie beside it."""
+        weights = param_views(self._weights(layout, slot, out), layout)
+        beside = self._beside.get(layout.name)
+        if beside is not None:
+            room = None
+            if self._as_stored(beside, None) is None:
+                room = torch.empty(beside.num_elements, device=self.work.device)
+            weights |= param_views(self._weights(beside, None, room), beside)
+        return weights
+
     def _norm_weight(self, layout: RecordLayout, slot: RingSlot | None) -> Tensor:
         (weight,) = param_views(self._weights(layout, slot), layout).values()
         return weight
@@ -122,20 +138,33 @@ class ForwardCompute:
     def _weights(
         self, layout: RecordLayout, slot: RingSlot | None, out: Tensor | None = None
     ) -> Tensor:
-        """The record's weights in the compute dtype, flat: views of the slot, or joined to fp32."""
-        cached = self.work.cached.get(layout.name)
-        if self.work.dtype == torch.bfloat16:
-            hi = self.work.state(layout, slot).hi if cached is None else cached.hi()
-            flat = hi if out is None else out.copy_(hi)
-        else:
+        """The record's weights in the compute dtype, flat: views of the slot, or converted."""
+        flat = self._as_stored(layout, slot)
+        if flat is None:
             flat = self._weights_buffer(layout) if out is None else out
-            read_weights(self.work.state(layout, slot) if cached is None else cached.views(), flat)
+            if layout.base is None:
+                cached = self.work.cached.get(layout.name)
+                stored = self.work.state(layout, slot) if cached is None else cached.views()
+                read_weights(stored, flat)
+            else:
+                read_frozen(layout, self.work.frozen(layout, slot), flat)
+        elif out is not None:
+            flat = out.copy_(flat)
         # A table piece ends with alignment gaps that are not rows of the table.
         return flat[: layout.num_params] if layout.kind in ("embedding", "head") else flat
 
+    def _as_stored(self, layout: RecordLayout, slot: RingSlot | None) -> Tensor | None:
+        """The weights where they lie, if that is what is computed with."""
+        if self.work.dtype != torch.bfloat16 or coded_elements(layout):
+            return None
+        cached = self.work.cached.get(layout.name)
+        if cached is not None:
+            return cached.hi()
+        views = self.work.frozen if layout.base is not None else self.work.state
+        return views(layout, slot).hi
+
     def _weights_buffer(self, layout: RecordLayout) -> Tensor:
         buffer = self.work.layer_weights
-        assert buffer is not None
         if layout.num_elements <= buffer.numel():
             return buffer[: layout.num_elements]
-        return torch.empty(layout.num_elements, device=self.work.device)
+        return torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)

@@ -61,6 +61,7 @@ class Gradients:
         flat = buffer.device.tensor(work.dtype, layout.num_elements)
         home = work.grad_homes.get(layout.name)
         if early or home is None:  # a table: its accumulator holds it
+            assert work.table_grad is not None
             rows = work.table_rows(layout, work.table_grad).view(-1)
             flat[: rows.numel()] = rows
             flat[rows.numel() :] = 0
@@ -78,7 +79,7 @@ class Gradients:
     def norm(self) -> Tensor:
         """The global norm, a float64 scalar on the device: records added in the model's order."""
         total = torch.zeros((), dtype=torch.float64, device=self._work.device)
-        for layout in self._work.spec.records:
+        for layout in self._work.spec.trained:
             total = total + self._squares[layout.name]
         return total.sqrt()
 

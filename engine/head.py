@@ -77,14 +77,15 @@ def head_backward(
     *,
     norm_weight: Tensor,
     table: Tensor,
-    norm_grad: Tensor,
-    table_grad: Tensor,
+    norm_grad: Tensor | None,
+    table_grad: Tensor | None,
     loss_scale: float,
     chunk_tokens: int,
     sums: LossSums,
 ) -> Tensor:
     """Add one microbatch's loss to `sums` and its gradients to the fp32 accumulators.
 
+    There is no accumulator for what is frozen.
     The loss is the sum over trained tokens times `loss_scale` (one over their count in the whole
     step). Returns the gradient of `hidden`, in its shape and dtype.
     """
@@ -103,10 +104,13 @@ def head_backward(
         if slope is not None:
             logits_grad *= slope
         logits_grad = logits_grad.to(flat.dtype)
-        _accumulate_table_grad(table_grad, logits_grad, flat)
-        grads = torch.autograd.grad(normed, [inputs, weight], logits_grad @ table)
+        if table_grad is not None:
+            _accumulate_table_grad(table_grad, logits_grad, flat)
+        leaves = [inputs] if norm_grad is None else [inputs, weight]
+        grads = torch.autograd.grad(normed, leaves, logits_grad @ table)
         grad[chunk] = grads[0]
-        norm_grad += grads[1]
+        if norm_grad is not None:
+            norm_grad += grads[1]
     return grad.view_as(hidden)
 
 

@@ -26,10 +26,18 @@ class Placement:
     host_versions: int = 1  # 2: the others in host memory may be updated before the norm is known
     cached: tuple[int, ...] = ()  # records whose weights stay on the device, the rest elsewhere
     order: Order = "layers"  # of a step: what goes through what
+    frozen: tuple[int, ...] = ()  # records that are only read
 
     def early(self, way: Way) -> frozenset[int]:
         """Records that are updated in their backward visit, before the norm is known."""
-        return early_records(self.tiers, self.host_versions, self.on_host, way)
+        early = early_records(self.tiers, self.host_versions, self.on_host, way)
+        return early.difference(self.frozen)
+
+    @property
+    def trained_tiers(self) -> frozenset[Tier]:
+        """Where what is trained lives."""
+        frozen = set(self.frozen)
+        return frozenset(tier for i, tier in enumerate(self.tiers) if i not in frozen)
 
     @property
     def num_staging(self) -> int:
@@ -51,9 +59,10 @@ def early_records(
     )
 
 
-def versions_at_home(record: int, host_versions: int, on_host: Collection[int]) -> int:
-    """Versions of a record's state: what the processor updates is changed in place, in the end."""
-    return 1 if record in on_host else host_versions
+def versions_at_home(record: int, host_versions: int, once: Collection[int]) -> int:
+    """Versions of a record's state; one of those in `once`: what the processor updates is changed
+    in place, in the end, and what is frozen is not changed."""
+    return 1 if record in once else host_versions
 
 
 def keeps_grad_on_device(

@@ -13,12 +13,15 @@ from .attention import Documents
 from .config import Compile
 from .families import FAMILIES
 from .hf_config import build_config
+from .lora import adapted
+from .lora_layer import add_adapters
 from .model import LAYERS, ModelSpec, RecordLayout
 
 Weights = Mapping[str, Tensor]
 # By kind of layer: rotary cosines and sines, (1, tokens, head), and the packed documents.
 Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
 
+_MAX_COMPILED = 64  # forms of a layer: its kinds, and the shapes of microbatches
 _STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
@@ -30,6 +33,12 @@ def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
         )
         for param in layout.params
     }
+
+
+def trained_names(spec: ModelSpec, layout: RecordLayout) -> frozenset[str]:
+    """Short names of a layer's parameters that are trained."""
+    record = layout if layout.base is None else spec.beside.get(layout.name)
+    return frozenset(_short_name(param.name) for param in record.params) if record else frozenset()
 
 
 def _short_name(name: str) -> str:
@@ -60,17 +69,26 @@ class LayerModule:
         )
         self._config = build_config(spec, dtype=dtype)
         self._config._attn_implementation = attention.NAME
+        self._lora = spec.lora
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
-        layers = spec.of_kind("layer")
-        self._kinds = {
-            layout.name: kind for layout, kind in zip(layers, spec.layer_kinds, strict=True)
+        if self._compiled:
+            _start_compiler()
+        self._kinds = dict.fromkeys(kind.name for kind in spec.layer_kinds)
+        self._calls: dict[str, tuple[str, Callable[..., Tensor]]] = {}
+        self._trained = {
+            layout.name: trained_names(spec, layout) for layout in spec.of_kind("layer")
         }
-        self._calls: dict[str, Callable[..., Tensor]] = {}
-        for i, kind in enumerate(spec.layer_kinds):
-            if kind.name not in self._calls:
-                self._calls[kind.name] = self._build(i, compile)
+        built: dict[tuple[str, ...], Callable[..., Tensor]] = {}
+        for i, (layout, kind) in enumerate(
+            zip(spec.of_kind("layer"), spec.layer_kinds, strict=True)
+        ):
+            names = adapted(spec.lora, layout) if spec.lora else []
+            key = (kind.name, *names)
+            if key not in built:
+                built[key] = self._build(i, compile, names)
+            self._calls[layout.name] = (kind.name, built[key])
         norm = self._class("RMSNorm")
         with torch.device("meta"):
             self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
@@ -81,10 +99,14 @@ class LayerModule:
     def _class(self, name: str) -> Any:
         return getattr(self._classes, self._family.prefix + name)
 
-    def _build(self, index: int, compile: Compile) -> Callable[..., Tensor]:
-        """What computes a layer of the kind that the layer with this index has."""
+    def _build(self, index: int, compile: Compile, names: Sequence[str]) -> Callable[..., Tensor]:
+        """What computes a layer of the kind that the layer with this index has, with adapters on
+        the projections of these names."""
         with torch.device("meta"):
-            layer = _frozen(self._class("DecoderLayer")(self._config, layer_idx=index))
+            layer = self._class("DecoderLayer")(self._config, layer_idx=index)
+            if self._lora is not None:
+                add_adapters(layer, names, self._lora)
+        layer = _frozen(layer)
 
         def apply(
             weights: dict[str, Tensor],
@@ -124,8 +146,8 @@ class LayerModule:
             return cos, sin, documents
 
         if self._family.rope_per_kind:
-            return {kind: turn(kind) for kind in self._calls}
-        return dict.fromkeys(self._calls, turn())
+            return {kind: turn(kind) for kind in self._kinds}
+        return dict.fromkeys(self._kinds, turn())
 
     def _rotary(self) -> Any:
         """The rotary module, made anew: one that stretches with the longest row it has seen would
@@ -145,9 +167,14 @@ class LayerModule:
     def forward(
         self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
     ) -> Tensor:
-        """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden)."""
-        kind = self._kinds[layout.name].name
-        return self._calls[kind](dict(weights), hidden, *positions[kind])
+        """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden).
+
+        `weights` are those of its record, and of the one beside it if there is one.
+        """
+        kind, call = self._calls[layout.name]
+        if self._compiled:
+            _mark_sizes([*weights.values()], hidden, positions[kind])
+        return call(dict(weights), hidden, *positions[kind])
 
     def forward_only(
         self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
@@ -162,13 +189,48 @@ class LayerModule:
                 return self.forward(layout, weights, hidden, positions)
         with torch.enable_grad():
             inputs = own_version(hidden).requires_grad_()
-            return self.forward(layout, trainable(weights), inputs, positions).detach()
+            leaves = self.leaves(layout, weights)
+            return self.forward(layout, leaves, inputs, positions).detach()
+
+    def leaves(self, layout: RecordLayout, weights: Weights) -> Weights:
+        """The weights of a layer as they are given to autograd: leaves where they are trained."""
+        trained = self._trained[layout.name]
+        return {
+            name: own_version(weight).requires_grad_(name in trained)
+            for name, weight in weights.items()
+        }
 
     def norm(self, weight: Tensor, hidden: Tensor) -> Tensor:
         """The model's final norm, applied to the last dimension."""
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
+
+
+def _start_compiler() -> None:
+    """Let a layer be compiled for so many shapes, and fail where it would be for more.
+
+    Torch counts what it compiled for every model of the process, and beyond its limit it goes on
+    uncompiled, with other bits. What it holds of earlier models is dropped; files of it are kept.
+    """
+    torch.compiler.reset()
+    settings: Any = torch._dynamo.config  # its settings have no types
+    settings.recompile_limit = _MAX_COMPILED
+    settings.fail_on_recompile_limit_hit = True
+
+
+def _mark_sizes(
+    weights: Sequence[Tensor], hidden: Tensor, positions: tuple[Tensor, Tensor, Any]
+) -> None:
+    """Tell the compiler which sizes never change.
+
+    Compiled for any sizes, it would take those of the weights as unknown too, and a microbatch as
+    long as a layer is wide for one that always is.
+    """
+    for weight in weights:
+        torch._dynamo.mark_static(weight)
+    for tensor in (hidden, *positions[:2]):
+        torch._dynamo.mark_static(tensor, tensor.dim() - 1)
 
 
 def _stretches(rotary: Any) -> bool:
@@ -200,11 +262,10 @@ def own_version(view: Tensor) -> Tensor:
     return view.data
 
 
-def trainable(weights: Weights) -> Weights:
-    """The weights as leaves that gradients are taken of."""
-    return {name: own_version(weight).requires_grad_() for name, weight in weights.items()}
-
-
-def backward(output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor) -> list[Tensor]:
-    """Gradients of `inputs` and of each weight, in that order, given the gradient of `output`."""
-    return list(torch.autograd.grad(output, [inputs, *weights.values()], grad))
+def backward(
+    output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Gradients of `inputs` and of each weight that is a leaf, given the gradient of `output`."""
+    leaves = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    found = torch.autograd.grad(output, [inputs, *leaves.values()], grad)
+    return found[0], dict(zip(leaves, found[1:], strict=True))

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from .config import TrainConfig
-from .flops import head_flops, layer_flops
+from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
-from .layer import LayerModule, backward, param_views, trainable
+from .layer import LayerModule, Weights, backward, param_views
 from .measure_box import PART_SECONDS
 from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
@@ -49,8 +49,11 @@ def _time_layer(
     layout = spec.of_kind("layer")[0]
     row = min(tokens, _ROW_TOKENS, spec.max_positions)
     rows = max(1, tokens // row)
-    flat = torch.empty(layout.num_elements, dtype=dtype, device=clock.device).normal_(0, 0.02)
-    weights = trainable(param_views(flat, layout))
+    weights: Weights = {}
+    for record in (layout, *filter(None, [spec.beside.get(layout.name)])):
+        flat = torch.empty(record.num_elements, dtype=dtype, device=clock.device).normal_(0, 0.02)
+        weights = {**weights, **param_views(flat, record)}
+    weights = module.leaves(layout, weights)
     hidden = torch.randn(rows, row, spec.hidden_size, dtype=dtype, device=clock.device)
     grad = torch.randn_like(hidden)
     positions = module.positions(row, torch.full((rows,), row), packed=False)
@@ -66,10 +69,11 @@ def _time_layer(
 
     once, twice = clock.seconds(forward), clock.seconds(both)
     flops = layer_flops(spec, layout, tokens=rows * row, row_tokens=row)
+    backward_part = backward_flops(spec, layout, tokens=rows * row, row_tokens=row)
     rate = LayerRate(
         tokens=rows * row,
         forward_flops=flops / once,
-        backward_flops=2 * flops / max(twice - once, 0.5 * once),
+        backward_flops=backward_part / max(twice - once, 0.5 * once),
     )
     return rate, once + twice
 
@@ -80,7 +84,8 @@ def _time_head(
     tokens = min(_HEAD_TOKENS[clock.device.type], config.loss_chunk_tokens)
     device, shape = clock.device, (spec.vocab_size, spec.hidden_size)
     table = torch.empty(shape, dtype=dtype, device=device).normal_(0, 0.02)
-    table_grad = torch.zeros(shape, device=device)
+    trained = spec.trains_table
+    table_grad = torch.zeros(shape, device=device) if trained else None
     hidden = torch.randn(1, tokens + 1, spec.hidden_size, dtype=dtype, device=device)
     positions, wanted = targets_of(torch.arange(tokens + 1)[None] % spec.vocab_size)
     norm = torch.ones(spec.hidden_size, dtype=dtype, device=device)
@@ -92,7 +97,7 @@ def _time_head(
             (positions.to(device), wanted.to(device)),
             norm_weight=norm,
             table=table,
-            norm_grad=torch.zeros(spec.hidden_size, device=device),
+            norm_grad=torch.zeros(spec.hidden_size, device=device) if trained else None,
             table_grad=table_grad,
             loss_scale=1.0,
             chunk_tokens=tokens,

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Any, Literal
 
 ELEMENT_ALIGNMENT = 256  # parameters start on multiples: 256 bytes even at one byte per element
 COMPONENT_ALIGNMENT = 2048  # a component of that many bfloat16 elements fills whole pages
 
-RecordKind = Literal["embedding", "layer", "norm", "head"]
+RecordKind = Literal["embedding", "layer", "norm", "head", "beside"]
+CodedFormat = Literal["nf4", "int8"]  # of the matrices of layers; the rest is bfloat16
+CODED_FORMATS = ("nf4", "int8")
+BaseFormat = Literal["bfloat16", "float32", "nf4", "int8"]
+CODE_BLOCK = 64  # coded weights that share a scale; divides the alignment of parameters
 
 # The checkpoint's names, the same in every family that is known here.
 EMBEDDING = "model.embed_tokens.weight"
@@ -41,17 +45,21 @@ class ParamSpec:
 class RecordLayout:
     """The parameters of one record and the length of its flat components, in elements.
 
-    `num_elements` includes alignment gaps; gaps are zero in weights, moments and gradients.
+    `num_elements` includes alignment gaps; gaps are zero in weights, moments and gradients. A
+    record with a `base` is frozen: weights alone, in that format, read and never written. What is
+    trained of a frozen layer lies in a record of kind `beside`, which names the `layer`'s record.
     """
 
     name: str
     kind: RecordKind
     params: tuple[ParamSpec, ...]
     num_elements: int
+    base: BaseFormat | None = None
+    layer: str | None = None
 
     @property
     def num_params(self) -> int:
-        """Trainable elements, without alignment gaps."""
+        """Elements, without alignment gaps."""
         return sum(param.num_elements for param in self.params)
 
     @property
@@ -74,14 +82,32 @@ class LayerKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """The adapters of a run. `targets` are those of peft: "all-linear", one regular expression that
+    the whole name of a module matches, or last parts of names."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    targets: tuple[str, ...]
+
+    @property
+    def scaling(self) -> float:
+        """What the product of both matrices is multiplied by."""
+        return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A supported model, from its config alone.
 
     `config` is the checkpoint's config.json as read. `records` is in order: `embed.0` …, then
     `layers.0` …, `norm`, and, when the head is not tied to the embedding, `head.0` …. Tables are
     cut into pieces of whole rows, so that no record is larger than `max_record_elements`.
+    What is frozen and what is trained beside it, `method_spec` says; adapters come behind the rest.
     `layer_kinds` has one entry a layer. Embeddings are multiplied by `embedding_scale`; a softcap
-    c bounds scores x of the attention, or the logits, as c * tanh(x / c).
+    c bounds scores x of the attention, or the logits, as c * tanh(x / c). `is_bfloat16`: every
+    weight is stored so.
     """
 
     family: str
@@ -100,11 +126,44 @@ class ModelSpec:
     embedding_scale: float = 1.0
     attention_softcap: float | None = None
     logit_softcap: float | None = None
+    is_bfloat16: bool = False
+    lora: Lora | None = None
 
     @property
     def num_params(self) -> int:
-        """Trainable elements; a tied table counts once."""
+        """Elements of all parameters; a tied table counts once."""
         return sum(record.num_params for record in self.records)
+
+    @property
+    def num_trained_params(self) -> int:
+        """Elements of the parameters that are trained."""
+        return sum(record.num_params for record in self.trained)
+
+    @property
+    def trained(self) -> tuple[RecordLayout, ...]:
+        """The records that are trained, in order."""
+        return tuple(record for record in self.records if record.base is None)
+
+    @property
+    def beside(self) -> dict[str, RecordLayout]:
+        """What is trained beside a frozen layer, by the name of the layer's record."""
+        return {record.layer: record for record in self.records if record.layer is not None}
+
+    @property
+    def trains_table(self) -> bool:
+        """Whether the embedding, or an untied head, is trained."""
+        return any(record.kind in ("embedding", "head") for record in self.trained)
+
+    @property
+    def first_backward_layer(self) -> int:
+        """The lowest layer that the backward pass comes to: nothing below it is trained."""
+        if any(record.base is None for record in self.of_kind("embedding")):
+            return 0
+        beside = self.beside
+        for i, layer in enumerate(self.of_kind("layer")):
+            if layer.base is None or layer.name in beside:
+                return i
+        return self.num_layers
 
     def of_kind(self, kind: RecordKind) -> tuple[RecordLayout, ...]:
         """The records of that kind, in order."""

@@ -97,6 +97,11 @@ def _why_no_weights(names: list[str]) -> str:
             f"they are read; convert them to safetensors with transformers: "
             f"from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         )
+    if "adapter_config.json" in names:
+        return (
+            "it holds adapters alone, not a model; take the model that they were trained on, or "
+            "export the trained one whole (format hf)"
+        )
     wanted = f"wanted {SINGLE_FILE}, {INDEX_FILE} or one .gguf file"
     other = [name for name in names if name.endswith(".safetensors")]
     if other:

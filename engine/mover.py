@@ -103,16 +103,23 @@ class Mover:
             self.pipeline.drop_ahead()
 
     def flush_homes(self) -> None:
-        """Write every record that lives above NVMe into the store's working generation."""
+        """Write every trained record that lives above NVMe into the store's working generation."""
         work = self._work
         self.host_updates.wait_all()
         for home in work.homes.values():
             home.written.wait()
-        pending = [work.store.write_from(name, home.now) for name, home in work.homes.items()]
+        trained = {layout.name for layout in work.spec.trained}
+        pending = [
+            work.store.write_from(name, home.now)
+            for name, home in work.homes.items()
+            if name in trained
+        ]
         for write in pending:
             write.result()
         with work.staging.borrow() as staging:
             for name, resident in work.residents.items():
+                if name not in trained:
+                    continue
                 size = work.records[name].padded_bytes
                 work.transfer.to_host(
                     resident.tensor(torch.uint8, size),

@@ -39,7 +39,8 @@ class Arrangement:
 
     Without `microbatch_tokens` rows are padded on the right, up to `microbatch_rows` of them side
     by side. With it they are packed, up to so many tokens in a row; a longer row is a microbatch
-    of its own. A packed microbatch is a multiple of `multiple` tokens long.
+    of its own. Rows side by side are as long as a multiple of `multiple` tokens, and so is a packed
+    microbatch.
     """
 
     seed: int
@@ -76,9 +77,9 @@ class Arrangement:
         the last hold at least as many rows as would fit if each were of that length.
         """
         if self.microbatch_tokens is None:
+            width = round_up(longest_row_tokens, self.multiple)
             return Extent(
-                step_tokens=self.batch_rows * longest_row_tokens,
-                microbatch_tokens=self.microbatch_rows * longest_row_tokens,
+                step_tokens=self.batch_rows * width, microbatch_tokens=self.microbatch_rows * width
             )
         microbatch = round_up(max(self.microbatch_tokens, longest_row_tokens), self.multiple)
         full, rest = divmod(self.batch_rows, max(1, self.microbatch_tokens // longest_row_tokens))
@@ -118,7 +119,9 @@ def smaller_microbatch(config: TrainConfig, longest_row_tokens: int) -> TrainCon
 
 
 def _multiple(config: TrainConfig) -> int:
-    if config.microbatch_tokens is None or _is_exact(config):
+    if config.microbatch_tokens is None:
+        return 1 if config.compile == "off" else TILE_TOKENS
+    if _is_exact(config):
         return 1
     if config.compile != "static":
         return TILE_TOKENS
@@ -257,7 +260,8 @@ def _microbatch_tokens(table: Ints, arrangement: Arrangement) -> Ints:
     if arrangement.microbatch_tokens is not None:
         _, loads = first_fit(table, arrangement.microbatch_tokens)
         return np.asarray(-(-loads // arrangement.multiple) * arrangement.multiple)
-    width = arrangement.microbatch_rows
-    starts = range(0, table.shape[1], width)
-    widths = [(table[:, start : start + width] > 0).sum(axis=1) for start in starts]
-    return np.stack([table[:, i] * n for i, n in zip(starts, widths, strict=True)], axis=1)
+    count = arrangement.microbatch_rows
+    starts = range(0, table.shape[1], count)
+    rows = [(table[:, start : start + count] > 0).sum(axis=1) for start in starts]
+    widths = -(-table // arrangement.multiple) * arrangement.multiple
+    return np.stack([widths[:, i] * n for i, n in zip(starts, rows, strict=True)], axis=1)

@@ -12,8 +12,9 @@ from itertools import product
 from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
 from .homes import NearTier, Placement, Tier
+from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import Sizes
+from .sizes import Sizes, kept_grad_bytes
 from .step_cost import StepModel
 from .strategies import STRATEGIES, may_live
 from .ways import planned_way
@@ -111,7 +112,7 @@ def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
 
 def _may_guess(config: TrainConfig, placement: Placement) -> bool:
     """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
-    tiers, each = placement.tiers, config.commit_every_steps == 1
+    tiers, each = placement.trained_tiers, config.commit_every_steps == 1
     return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
 
 
@@ -131,9 +132,12 @@ def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
 
 
 def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
-    """The given share of the layers in host memory, the last ones: forward wants them last."""
-    records = sizes.spec.records
-    layers = [i for i, tier in enumerate(tiers) if tier == "host" and records[i].kind == "layer"]
+    """The given share of the layers in host memory that are trained, the last ones: forward wants
+    them last."""
+    records = enumerate(zip(sizes.spec.records, tiers, strict=True))
+    layers = [
+        i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
+    ]
     return tuple(layers[len(layers) - round(share * len(layers)) :])
 
 
@@ -144,13 +148,15 @@ def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
     return _updated_on_host(sizes, tiers, share)
 
 
-def needs_kept_grads(config: TrainConfig, tiers: Sequence[Tier]) -> bool:
+def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
     """Whether final gradients must wait for the update.
 
     They need not when each record's update can be written beside the committed state at once:
     its factor is known, and a step that turns out not to be finite is dropped with its writes.
     """
-    in_place = set(tiers) != {"nvme"} or config.commit_every_steps > 1
+    homes = zip(spec.records, tiers, strict=True)
+    updated = {tier for record, tier in homes if record.base is None}
+    in_place = updated != {"nvme"} or config.commit_every_steps > 1
     late = STRATEGIES[config.strategy].order == "microbatches"
     return config.clip_mode == "exact" or in_place or late
 
@@ -159,8 +165,9 @@ def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
     strategy = STRATEGIES[config.strategy]
-    for tiers in _tier_choices(sizes, config, host_limit):
-        keep_grads = needs_kept_grads(config, tiers)
+    for homes in _tier_choices(sizes, config, host_limit):
+        tiers = _with_what_lies_beside(sizes.spec, homes)
+        keep_grads = needs_kept_grads(sizes.spec, config, tiers)
         grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
             _slot_choices(config),
@@ -175,6 +182,7 @@ def _candidates(
                 keep_grads=keep_grads,
                 on_host=_asked_on_host(sizes, tiers),
                 order=strategy.order,
+                frozen=_frozen(sizes.spec),
             )
             if strategy.caches_weights:
                 far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
@@ -207,12 +215,22 @@ def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterato
             yield _repeat(tier, count)
 
 
+def _frozen(spec: ModelSpec) -> tuple[int, ...]:
+    return tuple(i for i, record in enumerate(spec.records) if record.base is not None)
+
+
+def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
+    """The same homes, but for what is trained beside frozen layers: that is always at hand."""
+    homes = zip(spec.records, tiers, strict=True)
+    return tuple("device" if record.kind == "beside" else tier for record, tier in homes)
+
+
 def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
     """How many of the first `num_far` records, taken from the last, host memory holds the state
     of, beside staging and (`grads`) the gradients of all of them."""
     far = sizes.spec.records[:num_far]
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
-    left -= grads * sum(record.num_elements for record in far) * sizes.compute_bytes
+    left -= grads * sum(kept_grad_bytes(sizes.config, record) for record in far)
     fitting = 0
     for size in reversed(sizes.state_bytes[:num_far]):
         left -= size
@@ -268,7 +286,7 @@ def _with_kept(
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
-    tiers = _repeat(may_live(config)[-1], count)
+    tiers = _with_what_lies_beside(sizes.spec, _repeat(may_live(config)[-1], count))
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(
         tiers=tiers,
@@ -276,6 +294,7 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         keep_layers=tuple(keep),
         activation_tier=_activation_tiers(config)[-1],
         grad_tier=_grad_tiers(config)[-1],
-        keep_grads=needs_kept_grads(config, tiers),
+        keep_grads=needs_kept_grads(sizes.spec, config, tiers),
         order=STRATEGIES[config.strategy].order,
+        frozen=_frozen(sizes.spec),
     )

@@ -21,7 +21,7 @@ from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Sizes
-from .state_record import model_state_bytes, state_record
+from .state_record import frozen_bytes, model_state_bytes, state_padded_bytes, state_record
 from .step_cost import StepLoad, StepModel
 from .strategies import with_strategy
 from .visits import link_bytes
@@ -86,8 +86,10 @@ class Plan:
     host_versions: int  # of the other records in host memory
     cached: tuple[int, ...]  # records whose weights stay on the device, the rest elsewhere
     order: Order  # of a step: what goes through what
+    frozen: tuple[int, ...]  # records that are only read
     state_format: StateFormat
-    state_bytes: dict[StateFormat, int]  # the model's state in this and in every other format
+    state_bytes: dict[StateFormat, int]  # what is trained, in this and in every other format
+    frozen_bytes: int  # what is only read
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -98,7 +100,8 @@ class Plan:
 
     def early(self, way: Way) -> frozenset[int]:
         """Records that are updated in their backward visit, before the norm is known."""
-        return early_records(self.tiers, self.host_versions, self.on_host, way)
+        early = early_records(self.tiers, self.host_versions, self.on_host, way)
+        return early.difference(self.frozen)
 
     @property
     def total_device_bytes(self) -> int:
@@ -137,7 +140,7 @@ def make_plan(
     times are those of a mean step. `job`: how long the run is, where that is known; one that wears
     the drives more than it may is refused.
     """
-    config = with_strategy(config)
+    config = with_strategy(spec, config)
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
     sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
@@ -162,6 +165,7 @@ def make_plan(
         clip_way=clip_way,
         state_format=config.state_format,
         state_bytes={name: model_state_bytes(spec, name) for name in get_args(StateFormat)},
+        frozen_bytes=frozen_bytes(spec),
         max_step_tokens=sizes.step_tokens,
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
@@ -271,10 +275,15 @@ def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
         return layout.total_bytes
     except NoSpace as error:
         raise CannotFit(
-            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of "
-            f"{model_state_bytes(spec, config.state_format) / spec.num_params:.3g} bytes per "
-            f"parameter in state format {config.state_format}): {error}"
+            f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of what "
+            f"is trained, {_bytes_per_param(spec, config.state_format):.3g} bytes per parameter in "
+            f"state format {config.state_format}, and one of what is frozen): {error}"
         ) from error
+
+
+def _bytes_per_param(spec: ModelSpec, state_format: StateFormat) -> float:
+    state = sum(state_padded_bytes(one, state_format) for one in spec.trained)
+    return state / spec.num_trained_params
 
 
 def _largest(parts: Mapping[str, int]) -> str:

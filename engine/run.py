@@ -22,6 +22,7 @@ from .config import TrainConfig
 from .data import TokenDataset
 from .errors import StateLost
 from .hf_config import build_config
+from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
@@ -30,8 +31,9 @@ from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
 from .step_report import traffic
+from .store_export import export_store
 from .trainer import Trainer
-from .weights import export_store, import_state
+from .weights import import_state
 from .workspace import Workspace
 
 _STARTED = "started"  # in the run's folder, from its first commit to its success
@@ -54,7 +56,7 @@ def run_job(
     ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
-    spec = read_model_spec(model_dir)
+    spec = method_spec(read_model_spec(model_dir), config)
     build_config(spec)  # refused now rather than after the import
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     data = TokenDataset.open(Path(config.dataset))
@@ -83,15 +85,7 @@ def run_job(
 
         def save(target: Path) -> None:
             with work.staging.borrow() as staging:
-                export_store(
-                    store,
-                    spec,
-                    staging.slot,
-                    model_dir=model_dir,
-                    assets_dir=Path(config.assets) if config.assets else model_dir,
-                    target_dir=target,
-                    dtype=config.export_dtype,
-                )
+                export_store(store, spec, staging.slot, config, target)
 
         trainer = Trainer(
             work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
@@ -186,9 +180,10 @@ def describe(plan: Plan) -> str:
     where = ", ".join(
         f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
     )
+    frozen = f" and {plan.frozen_bytes / MIB:.0f} MiB frozen" if plan.frozen_bytes else ""
     return (
-        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB: records "
-        f"{where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB{frozen}: "
+        f"records {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
         f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
@@ -243,7 +238,8 @@ def open_or_import(
     try:
         with HostArena(plan.slot_bytes) as arena:
             store.begin(0)
-            import_state(Path(config.model), spec, store, arena.carve(plan.slot_bytes), emit)
+            slot = arena.carve(plan.slot_bytes)
+            import_state(Path(config.model), spec, store, slot, emit, seed=config.seed)
             store.commit(LoopState().to_metadata(config))
     except BaseException:
         store.close()

@@ -3,6 +3,7 @@
 Counted from the graphs of the families' decoder layers (`tests/engine/test_saved.py`).
 """
 
+from .lora import UP
 from .model import LAYERS, ModelSpec
 
 SCORE_BYTES = 8  # of a score that is not fused: what tanh and softmax save, and a cast
@@ -38,6 +39,20 @@ def attention_bytes(spec: ModelSpec, width: int, row_tokens: int) -> int:
     copied = 2 * apart
     scores = SCORE_BYTES * spec.num_heads * row_tokens if spec.attention_softcap else 0
     return sums + joined + (copied + row_tokens) * width + scores
+
+
+def adapter_bytes(spec: ModelSpec, width: int) -> int:
+    """Bytes per token that adapters save: the narrow product of each, and its wide one on the way.
+
+    The projections' own inputs are counted with the layer.
+    """
+    adapters = (record for record in spec.of_kind("beside") if spec.lora is not None)
+    shapes = [
+        [param.full_shape for param in record.params if param.name.endswith(UP)]
+        for record in adapters
+    ]
+    widths = [max(rows for rows, _ in one) + sum(rank for _, rank in one) for one in shapes]
+    return width * max(widths, default=0)
 
 
 def _tensors(spec: ModelSpec) -> set[str]:

@@ -6,15 +6,16 @@ from typing import Literal
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import TrainConfig
+from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
-from .model import ModelSpec, RecordLayout
+from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
-from .saved import attention_bytes, norm_bytes
+from .saved import adapter_bytes, attention_bytes, norm_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
-# Thread stacks, library scratch and allocator slack that no other line counts; measured.
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
+# Thread stacks, library scratch and allocator slack that no other line counts; measured.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
@@ -33,6 +34,7 @@ class Sizes:
     microbatch_tokens: int  # of the largest microbatch
     row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    piece_bytes: int  # through which frozen weights are converted
     mean_step_tokens: float | None = None  # where the rows are known
     num_steps: int | None = None  # likewise
 
@@ -57,6 +59,7 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            piece_bytes=piece_bytes(spec),
             state_bytes=tuple(
                 state_padded_bytes(record, config.state_format) for record in spec.records
             ),
@@ -66,13 +69,31 @@ class Sizes:
 
     @property
     def slot_bytes(self) -> int:
-        """A slot that holds the state of any record."""
-        return max(self.state_bytes)
+        """A slot that holds the state of any record, and of a frozen one what is converted."""
+        homes = zip(self.spec.records, self.state_bytes, strict=True)
+        return max(
+            size + (0 if record.base is None else self.piece_bytes) for record, size in homes
+        )
 
     @property
     def layer_elements(self) -> int:
         """Elements of the largest layer."""
         return max(record.num_elements for record in self.spec.of_kind("layer"))
+
+    @property
+    def layer_grad_elements(self) -> int:
+        """Elements of the largest sum of gradients that a layer has."""
+        return max(
+            (r.num_elements for r in self.spec.trained if r.kind in ("layer", "beside")), default=0
+        )
+
+    @property
+    def layer_weights_bytes(self) -> int:
+        """A layer's weights in the compute dtype, where the record holds them in another form."""
+        coded = any(record.base in CODED_FORMATS for record in self.spec.records)
+        if self.config.compute_dtype == "float32" or coded:
+            return self.layer_elements * self.compute_bytes
+        return 0
 
     @property
     def compute_bytes(self) -> int:
@@ -111,14 +132,15 @@ class Sizes:
         logits = config.loss_chunk_tokens * spec.vocab_size
         return {
             "slots": self._slots(placement),
-            "state": self._state(placement, "device"),
+            "state": self._state(placement, "device", frozen=False),
+            "frozen": self._state(placement, "device", frozen=True),
             "cached_weights": self._cached_weights(placement),
             "gradients": self._gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
-            "table_grad": table * 4,
-            "layer_weights": self.layer_elements * 4 if fp32_compute else 0,
-            "layer_grad": self.layer_elements * 4,
+            "table_grad": table * 4 if spec.trains_table else 0,
+            "layer_weights": self.layer_weights_bytes,
+            "layer_grad": self.layer_grad_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
             "layer_activations": working_bytes(
                 spec, config, self.microbatch_tokens, self.row_tokens
@@ -136,7 +158,8 @@ class Sizes:
         parked = self.boundary_bytes if placement.activation_tier == "host" else 0
         return {
             "staging": placement.num_staging * self.slot_bytes,
-            "state": self._state(placement, "host"),
+            "state": self._state(placement, "host", frozen=False),
+            "frozen": self._state(placement, "host", frozen=True),
             "gradients": self._gradients(placement, on_device=False),
             "gradient_sums": self._gradient_sums(placement),
             "boundary_activations": round_up(parked, PAGE_BYTES),
@@ -169,10 +192,13 @@ class Sizes:
             if record.kind == "layer"
         ]
         copies = sum(
-            layers[i] != "device" or self.config.compute_dtype == "float32"
-            for i in placement.keep_layers
+            layers[i] != "device" or self.layer_weights_bytes > 0 for i in placement.keep_layers
         )
-        return copies * self.layer_elements * self.compute_bytes
+        kept = copies * self.layer_elements * self.compute_bytes
+        if self.config.compute_dtype == "float32":  # what lies beside a layer is joined anew
+            beside = max((record.num_elements for record in self.spec.beside.values()), default=0)
+            kept += (len(placement.keep_layers) + 1) * beside * self.compute_bytes
+        return kept
 
     def _gradient_sums(self, placement: Placement) -> int:
         """fp32 sums of the layers' gradients, where microbatches come one after the other."""
@@ -189,13 +215,14 @@ class Sizes:
         layout = state_record(self.spec.records[record], self.config.state_format)
         return cached_weight_bytes(layout, self.config.compute_dtype)
 
-    def _state(self, placement: Placement, tier: Tier) -> int:
-        versions, on_host = placement.host_versions if tier == "host" else 1, placement.on_host
+    def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
+        versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
+        once = still.union(placement.on_host)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
-            versions_at_home(i, versions, on_host) * size
+            versions_at_home(i, versions, once) * size
             for i, (size, home) in homes
-            if home == tier
+            if home == tier and (i in still) == frozen
         )
 
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
@@ -210,7 +237,7 @@ class Sizes:
 
     @property
     def _grad_buffers(self) -> int:
-        largest = max(record.num_elements for record in self.spec.records)
+        largest = max(record.num_elements for record in self.spec.trained)
         one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
@@ -232,7 +259,7 @@ def sum_bytes(record: RecordLayout) -> int:
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     """Bytes of a kept gradient; the embedding's accumulator itself keeps its gradient."""
-    if record.kind == "embedding":
+    if record.kind == "embedding" or record.base is not None:
         return 0
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
 
@@ -248,7 +275,7 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_token
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
-    attention = attention_bytes(spec, width, row_tokens)
+    attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
         return num_tokens * (fused * width + attention)

@@ -5,6 +5,7 @@ A model is a Hugging Face directory with safetensors, or one GGUF file.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ def read_model_spec(model_dir: Path | str, *, max_record_elements: int = 0) -> M
 
         return read_gguf_model(gguf_path, max_record_elements).spec
     spec = spec_from_config(read_json_file(model_dir, "config.json"), max_record_elements)
-    check_tensors(spec, read_checkpoint(model_dir), FLOAT_DTYPES, model_dir)
-    return spec
+    entries = read_checkpoint(model_dir)
+    check_tensors(spec, entries, FLOAT_DTYPES, model_dir)
+    dtypes = {entries[param.name].dtype for record in spec.records for param in record.params}
+    return replace(spec, is_bfloat16=dtypes == {"BF16"})
 
 
 def spec_from_config(config: Mapping[str, Any], max_record_elements: int = 0) -> ModelSpec:

@@ -14,16 +14,18 @@ from torch import Tensor
 
 from headrace.storage import RecordSpec
 
-from .state_record import state_record, weight_names
+from .state_record import CODES, SCALES, state_record, weight_names
 
 __all__ = [
     "CHUNK_ELEMENTS",
+    "FrozenViews",
     "LayerViews",
     "MatrixViews",
     "RecordViews",
     "Slot",
     "StateViews",
     "clear_state",
+    "frozen_views",
     "join_master",
     "read_weights",
     "rest_bits",
@@ -56,6 +58,31 @@ class StateViews:
     lo: Tensor
     exp_avg: Tensor
     exp_avg_sq: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenViews:
+    """The weights of a frozen record as 1-D views of a slot.
+
+    `codes` and `scales` are of its coded elements, which come first; `hi`, and `lo` where there is
+    one, of the others.
+    """
+
+    hi: Tensor
+    lo: Tensor | None = None
+    codes: Tensor | None = None
+    scales: Tensor | None = None
+
+
+def frozen_views(slot: Slot, record: RecordSpec) -> FrozenViews:
+    """Views of a slot that holds the frozen `record`."""
+    views = {
+        spec.name: slot.tensor(getattr(torch, spec.dtype), spec.shape[0], record.offset(spec.name))
+        for spec in record.tensors
+    }
+    return FrozenViews(
+        views["weight_hi"], views.get("weight_lo"), views.get(CODES), views.get(SCALES)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,25 @@ stay exact. Bytes an element of a matrix:
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 from .config import ComputeDtype, StateFormat
-from .model import ModelSpec, RecordLayout
+from .model import CODE_BLOCK, ModelSpec, RecordLayout
 
 BLOCK_ELEMENTS = 256  # 8-bit codes that share a base; parameters start on multiples
 
 Component = tuple[str, str, int]  # name, dtype, number of elements
 
+CODES, SCALES = "codes", "scales"  # of coded frozen weights
 _BASES = ("exp_avg_base", "exp_avg_sq_base")
 
 
 def components(layout: RecordLayout, state_format: StateFormat) -> tuple[Component, ...]:
-    """The flat components of a record, in its order: weights first, what every forward reads."""
+    """The flat components of a record, in its order: weights first, what every forward reads.
+
+    A frozen record has weights alone, whatever the format: as bfloat16, as both halves of float32,
+    or coded: then its matrices are codes with a scale for each block, and the rest is bfloat16.
+    """
     count = layout.num_elements
+    if layout.base is not None:
+        return _frozen_components(layout)
     if state_format == "exact" or layout.kind != "layer":
         return (("weight_hi", "bfloat16", count), *_exact_rest(count))
     matrices = layout.num_matrix_elements
@@ -39,6 +46,23 @@ def components(layout: RecordLayout, state_format: StateFormat) -> tuple[Compone
     return (*weights, *_moments("uint8", matrices, "code"), *bases, *vectors)
 
 
+def _frozen_components(layout: RecordLayout) -> tuple[Component, ...]:
+    coded = coded_elements(layout)
+    found: list[Component] = [("weight_hi", "bfloat16", layout.num_elements - coded)]
+    if layout.base == "float32":
+        found.append(("weight_lo", "int16", layout.num_elements))
+    if coded:
+        codes = (CODES, "uint8", coded // 2) if layout.base == "nf4" else (CODES, "int8", coded)
+        found += [codes, (SCALES, "float32", coded // CODE_BLOCK)]
+    return tuple(found)
+
+
+def coded_elements(layout: RecordLayout) -> int:
+    """Elements of a record that are coded: a frozen layer's matrices, which come first."""
+    coded = layout.base in ("nf4", "int8") and layout.kind == "layer"
+    return layout.num_matrix_elements if coded else 0
+
+
 def _exact_rest(count: int) -> tuple[Component, ...]:
     """What an exact element has besides its upper half."""
     moments: list[Component] = [(name, "float32", count) for name in ("exp_avg", "exp_avg_sq")]
@@ -50,13 +74,14 @@ def _moments(dtype: str, count: int, suffix: str) -> tuple[Component, ...]:
 
 
 def state_record(layout: RecordLayout, state_format: StateFormat) -> RecordSpec:
-    """The store's record for a layout in a format."""
+    """The store's record for a layout in a format; a frozen one is written once."""
     return RecordSpec(
         name=layout.name,
         tensors=tuple(
             TensorSpec(name=name, dtype=dtype, shape=(count,))
             for name, dtype, count in components(layout, state_format)
         ),
+        mutable=layout.base is None,
     )
 
 
@@ -66,15 +91,21 @@ def state_payload_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
 
 
 def model_state_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
-    """Payload bytes of the whole model's state, the gaps between parameters included."""
-    return sum(state_payload_bytes(record, state_format) for record in spec.records)
+    """Payload bytes of the state of all that is trained, gaps between parameters included."""
+    return sum(state_payload_bytes(record, state_format) for record in spec.trained)
+
+
+def frozen_bytes(spec: ModelSpec) -> int:
+    """Payload bytes of all that is frozen, likewise."""
+    frozen = (record for record in spec.records if record.base is not None)
+    return sum(state_payload_bytes(record, "exact") for record in frozen)
 
 
 def model_weight_bytes(spec: ModelSpec, state_format: StateFormat) -> int:
-    """Payload bytes of the whole model's weights as they are held."""
+    """Payload bytes of the weights of all that is trained as they are held."""
     return sum(
         DTYPE_BYTES[dtype] * count
-        for record in spec.records
+        for record in spec.trained
         for name, dtype, count in components(record, state_format)
         if name.startswith("weight")
     )
@@ -89,7 +120,9 @@ def state_padded_bytes(layout: RecordLayout, state_format: StateFormat) -> int:
 
 
 def weight_names(record: RecordSpec, compute_dtype: ComputeDtype) -> tuple[str, ...]:
-    """The components that forward reads: in bf16 compute the upper half alone."""
+    """The components that forward reads: of a trained record in bf16 compute the upper half."""
+    if not record.mutable:
+        return tuple(tensor.name for tensor in record.tensors)
     if compute_dtype == "bfloat16":
         return ("weight_hi",)
     return tuple(tensor.name for tensor in record.tensors if tensor.name.startswith("weight"))

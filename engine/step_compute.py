@@ -15,8 +15,8 @@ from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
 from .homes import Way
-from .layer import Weights, backward, param_views, trainable
-from .model import RecordLayout
+from .layer import Weights, backward, param_views
+from .model import RecordKind, RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
 from .pending import PendingUpdate
@@ -66,6 +66,7 @@ class StepCompute(ForwardCompute):
         self._grad_hidden: dict[int, Tensor] = {}  # by microbatch
         self._sums_landed: dict[str, Fence] = {}  # gradients so far, on their way to the host
         layers = work.spec.of_kind("layer")
+        self._first_backward_layer = work.spec.first_backward_layer
         self._layer_index = {layout.name: i for i, layout in enumerate(layers)}
 
     def _new_activations(self) -> Activations:
@@ -83,6 +84,9 @@ class StepCompute(ForwardCompute):
 
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         i = self._layer_index[layout.name]
+        if i < self._first_backward_layer:
+            super()._forward(layout, visit, slot)
+            return
         if i in self.work.plan.keep_layers:
             self._forward_kept(i, layout, slot)
             return
@@ -93,9 +97,10 @@ class StepCompute(ForwardCompute):
     def _forward_kept(self, i: int, layout: RecordLayout, slot: RingSlot | None) -> None:
         """Forward with the graph kept for backward, over weights that outlive the slot."""
         own = None
-        if self.work.dtype == torch.float32 or layout.name not in self.work.residents:
+        stored = self._as_stored(layout, slot)
+        if stored is None or layout.name not in self.work.residents:
             own = torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
-        weights = trainable(param_views(self._weights(layout, slot, out=own), layout))
+        weights = self.work.module.leaves(layout, self._layer_weights(layout, slot, own))
         graphs = []
         for m, hidden in self.hidden.items():
             inputs = hidden.detach().requires_grad_()
@@ -107,9 +112,11 @@ class StepCompute(ForwardCompute):
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
+        head = work.spec.of_kind("embedding" if work.spec.tied else "head")
         if self._is_first(visit):
-            work.table_grad.zero_()
             work.norm_grad.zero_()
+            if work.table_grad is not None:
+                work.table_grad.zero_()
         (norm_grad,) = param_views(work.norm_grad, layout).values()
         for m in self.chosen(visit):
             self._grad_hidden[m] = head_backward(
@@ -118,16 +125,17 @@ class StepCompute(ForwardCompute):
                 self.targets[m],
                 norm_weight=self._norm_weight(layout, slot),
                 table=work.table,
-                norm_grad=norm_grad,
-                table_grad=work.table_grad,
+                norm_grad=None if layout.base else norm_grad,
+                table_grad=None if head[0].base else work.table_grad,
                 loss_scale=self._loss_scale,
                 chunk_tokens=work.config.loss_chunk_tokens,
                 sums=self.sums,
             )
         if not self._is_last(visit):
             return
-        for piece in work.spec.of_kind("head"):
-            self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
+        self._finish_table("head")
+        if layout.base is not None:
+            return
         kept = self._gradients.finish(layout, work.norm_grad)
         if visit.writes:
             self._apply(layout, slot, kept, self._early_factor(layout))
@@ -135,11 +143,12 @@ class StepCompute(ForwardCompute):
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
         i = self._layer_index[layout.name]
-        flat = self._sum_so_far(layout, visit)
-        accumulators = param_views(flat, layout)
+        trained = layout if layout.base is None else self._beside.get(layout.name)
+        flat = self._sum_so_far(trained, visit)
+        accumulators = param_views(flat, trained) if trained else {}
         weights, graphs = self._kept.pop(i, (None, None))
         if weights is None:
-            weights = trainable(param_views(self._weights(layout, slot), layout))
+            weights = work.module.leaves(layout, self._layer_weights(layout, slot))
         for m in self.chosen(visit):
             if graphs is None:
                 inputs = self._activations.fetch(i, m).detach().requires_grad_()
@@ -147,17 +156,17 @@ class StepCompute(ForwardCompute):
                     output = work.module.forward(layout, weights, inputs, self.positions[m])
             else:
                 inputs, output = graphs[m]
-            grad_input, *grads = backward(output, inputs, weights, self._grad_hidden[m])
-            for name, value in zip(weights, grads, strict=True):
+            self._grad_hidden[m], grads = backward(output, inputs, weights, self._grad_hidden[m])
+            for name, value in grads.items():
                 accumulators[name] += value
-            self._grad_hidden[m] = grad_input
         if not self._is_last(visit):
             self._send_sum(layout, flat)
             return
-        kept = self._gradients.finish(layout, flat)
-        if visit.writes:
-            self._apply(layout, slot, kept, self._early_factor(layout))
-        if i == 0:
+        if trained is not None:
+            kept = self._gradients.finish(trained, flat)
+            if visit.writes:
+                self._apply(layout, slot, kept, self._early_factor(layout))
+        if i == 0 and work.spec.of_kind("embedding")[0].base is None:
             self._embedding_backward()
 
     def _is_first(self, visit: Visit) -> bool:
@@ -166,11 +175,14 @@ class StepCompute(ForwardCompute):
     def _is_last(self, visit: Visit) -> bool:
         return visit.microbatch in (None, len(self.ids) - 1)
 
-    def _sum_so_far(self, layout: RecordLayout, visit: Visit) -> Tensor:
-        """The sum of a layer's gradients over the microbatches before, on the device, fp32."""
+    def _sum_so_far(self, layout: RecordLayout | None, visit: Visit) -> Tensor:
+        """The sum of a layer's gradients over the microbatches before, on the device, fp32.
+
+        `layout` is what is trained of the layer; nothing may be.
+        """
         work = self.work
-        flat = work.layer_grad[: layout.num_elements]
-        if self._is_first(visit):
+        flat = work.layer_grad[: layout.num_elements if layout else 0]
+        if layout is None or self._is_first(visit):
             return flat.zero_()
         landed = self._sums_landed[layout.name]
         source = work.gradient_sums[layout.name].tensor(torch.float32, layout.num_elements)
@@ -190,13 +202,21 @@ class StepCompute(ForwardCompute):
     def _embedding_backward(self) -> None:
         """Scatter the gradient of the first layer's input into the table's accumulator."""
         work = self.work
+        assert work.table_grad is not None
         if not work.spec.tied:
             work.table_grad.zero_()  # the head's gradient has been finished
         for m, ids in enumerate(self.ids):
             rows = work.module.embed_grad(self._grad_hidden[m])
             work.table_grad.index_add_(0, ids.view(-1), rows)
-        for piece in work.spec.of_kind("embedding"):
-            self._gradients.finish(piece, self.work.table_rows(piece, work.table_grad).view(-1))
+        self._finish_table("embedding")
+
+    def _finish_table(self, kind: RecordKind) -> None:
+        """The gradients of a table's pieces are whole, if it is trained."""
+        work = self.work
+        for piece in work.spec.of_kind(kind):
+            if piece.base is None:
+                assert work.table_grad is not None
+                self._gradients.finish(piece, work.table_rows(piece, work.table_grad).view(-1))
 
     def _update(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         late = visit.phase == "optimizer"
@@ -251,7 +271,7 @@ class StepCompute(ForwardCompute):
         """What the next step owes every record; nothing after a step that is skipped."""
         if self.settle().skipped:
             return None
-        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.records}
+        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.trained}
         return PendingUpdate(factors=factors, scalars=self._inputs.scalars)
 
     def settle(self) -> Settled:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import TrainConfig
-from .flops import head_flops, layer_flops
+from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier, keeps_grad_on_device
-from .model import ModelSpec, RecordLayout
+from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
@@ -87,6 +87,7 @@ class StepModel:
         names = {record.name: i for i, record in enumerate(self.spec.records)}
         self.layer_of = {names[layer.name]: i for i, layer in enumerate(layers)}
         self._head = self.spec.of_kind("head")
+        self._beside = self.spec.beside
 
     def with_steps_of(self, factor: int) -> "StepModel":
         """The same box and model with so many times the tokens, in microbatches as large."""
@@ -113,7 +114,7 @@ class StepModel:
             key = (
                 record.kind, record.num_elements, layer in kept, tier, parked, gradients,
                 visit.action, visit.reads, visit.writes, visit.phase, visit.pending, layer == 0,
-                visit.on_host, self._place(visit),
+                record.base, self._summed_elements(record), visit.on_host, self._place(visit),
             )  # fmt: skip
             cost = self._known.get(key)
             if cost is None:
@@ -181,7 +182,7 @@ class StepModel:
         """Bytes up and down of a layer's gradient so far, where microbatches come one by one."""
         if visit.action != "backward" or visit.microbatch is None:
             return 0, 0
-        place, size = self._place(visit), SUM_BYTES * record.num_elements
+        place, size = self._place(visit), SUM_BYTES * self._summed_elements(record)
         return 0 if place.first else size, 0 if place.last else size
 
     def _finished_bytes(self, visit: Visit, record: RecordLayout) -> int:
@@ -195,7 +196,8 @@ class StepModel:
         elements, memory = record.num_elements, self.rates.device_memory
         seconds = 0.0
         weights = visit.reads != "nothing" and visit.action != "update"
-        if weights and self._width == 4 and not (kept and visit.action == "backward"):
+        converted = self._width == 4 or record.base in CODED_FORMATS
+        if weights and converted and not (kept and visit.action == "backward"):
             seconds += self._per_element("join", elements)
         if visit.writes or visit.action == "update":
             seconds += self._per_element("update", elements)
@@ -208,24 +210,34 @@ class StepModel:
         elif visit.action == "backward":
             layer = self._layer_seconds(record, backward=True)
             layer += 0 if kept else self._layer_seconds(record, backward=False)
-            layer += self._per_element("accumulate", elements) * self.load.microbatches
+            summed = self._summed_elements(record)
+            layer += self._per_element("accumulate", summed) * self.load.microbatches
             seconds += layer / self._parts(visit)
-            seconds += SUM_BYTES * elements / memory  # the sum begins at zero
-            seconds += self._per_element("finish", elements) if self._place(visit).last else 0
+            seconds += SUM_BYTES * summed / memory  # the sum begins at zero
+            seconds += self._per_element("finish", summed) if self._place(visit).last else 0
         return seconds
 
+    def _summed_elements(self, record: RecordLayout) -> int:
+        """Elements of the gradients that a layer's backward pass sums up."""
+        if record.base is None:
+            return record.num_elements
+        beside = self._beside.get(record.name)
+        return 0 if beside is None else beside.num_elements
+
     def _layer_seconds(self, record: RecordLayout, *, backward: bool) -> float:
-        flops = layer_flops(
+        flops = backward_flops if backward else layer_flops
+        operations = flops(
             self.spec, record, tokens=self.load.tokens, row_tokens=self.load.row_tokens
         )
-        rate = self.rates.flops(self._microbatch_tokens, backward=backward)
-        return flops * (2 if backward else 1) / rate
+        return operations / self.rates.flops(self._microbatch_tokens, backward=backward)
 
     def _head_seconds(self) -> float:
         """Loss and both gradients; the sums of the table's rows are finished here."""
         table = self.spec.vocab_size * self.spec.hidden_size
         rate = self.rates.head_flops or self.rates.flops(self._microbatch_tokens, backward=True)
         products = head_flops(self.spec, trained_tokens=self.load.trained_tokens) / rate
+        if not self.spec.trains_table:
+            return products
         return products + 4 * table / self.rates.device_memory + self._per_element("finish", table)
 
     def _per_element(self, work: Work, elements: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .config import StrategyName, TrainConfig
 from .homes import Order, Tier
+from .model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +95,18 @@ STRATEGIES: Mapping[StrategyName, Strategy] = {
 }  # fmt: skip
 
 
-def with_strategy(config: TrainConfig) -> TrainConfig:
+def with_strategy(spec: ModelSpec, config: TrainConfig) -> TrainConfig:
     """The config with what its strategy settles, where the run itself has left it open.
 
-    ValueError when the state shall live where the strategy has none.
+    ValueError when the state shall live where the strategy has none, or when weights are frozen
+    that it trains.
     """
     strategy = STRATEGIES[config.strategy]
+    whole = strategy.order == "microbatches" or strategy.caches_weights
+    if whole and len(spec.trained) < len(spec.records):
+        raise ValueError(
+            f"strategy {config.strategy} trains every weight, and here some are frozen; use auto"
+        )
     if config.state_tier != "auto" and config.state_tier not in strategy.tiers:
         raise ValueError(
             f"strategy {config.strategy} keeps state on {' or '.join(strategy.tiers)}, and "

@@ -46,32 +46,30 @@ def _widen_code(codes, bases, signed: tl.constexpr):
     return bits.to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def _store_coded(m_ptr, v_ptr, m_base_ptr, v_base_ptr, offsets, mask, blocks, whole,
+                 m_bits, v_bits, for_m, for_v):  # fmt: skip
+    """moment_codes.encode_exp_avg and encode_exp_avg_sq."""
+    m_steps = _round(m_bits & _MAGNITUDE, (for_m << 4) + 8, 20)
+    m_base = tl.maximum(tl.max(m_steps, axis=1, keep_dims=True) - 127, 0)
+    m_codes = m_steps - m_base
+    m_codes = tl.where(m_codes < 1, 0, m_codes | ((m_bits >> 24) & 0x80))
+    v_steps = _round(v_bits, for_v & 0xFFFFF, 20)
+    v_base = tl.maximum(tl.max(v_steps, axis=1, keep_dims=True) - 255, 0)
+    v_codes = tl.where(v_bits == 0, 0, tl.maximum(v_steps - v_base, 1))
+    tl.store(m_base_ptr + blocks, m_base.to(tl.int16), mask=whole)
+    tl.store(v_base_ptr + blocks, v_base.to(tl.int16), mask=whole)
+    tl.store(m_ptr + offsets, m_codes.to(tl.uint8), mask=mask)
+    tl.store(v_ptr + offsets, v_codes.to(tl.uint8), mask=mask)
+
+
 @triton.jit(do_not_specialize=["key_first", "key_second"])
 def _kernel(
-    hi_ptr,
-    rest_ptr,
-    m_ptr,
-    v_ptr,
-    m_base_ptr,
-    v_base_ptr,
-    g_ptr,
-    factor_ptr,
-    num_blocks,
-    key_first,
-    key_second,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    one_minus_beta2,
-    eps,
-    decay,
-    step_size,
-    root_scale,
-    REST_BITS: tl.constexpr,
-    CODED: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    hi_ptr, rest_ptr, m_ptr, v_ptr, m_base_ptr, v_base_ptr, g_ptr, factor_ptr, num_blocks,
+    key_first, key_second, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, step_size,
+    root_scale, REST_BITS: tl.constexpr, CODED: tl.constexpr, BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     blocks = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)[:, None]
     offsets = blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
     whole = blocks < num_blocks
@@ -102,34 +100,22 @@ def _kernel(
     # Random bits, and what is kept.
     words = offsets.to(tl.uint32) ^ key_first.to(tl.uint32, bitcast=True)
     words = _mix(_mix(words) ^ key_second.to(tl.uint32, bitcast=True))
-    second = _mix(words + tl.cast(_STRIDE, tl.uint32)).to(tl.int32, bitcast=True)
-    for_weight = (words >> (16 + REST_BITS)).to(tl.int32)
+    for_v = _mix(words + tl.cast(_STRIDE, tl.uint32)).to(tl.int32, bitcast=True)
     for_m = (words & 0xFFFF).to(tl.int32)
-
+    for_weight = (words >> (16 + REST_BITS)).to(tl.int32)
     kept = _round(p.to(tl.int32, bitcast=True), for_weight, 16 - REST_BITS)
     if REST_BITS:
         rounded = (kept + (1 << (REST_BITS - 1))) >> REST_BITS
         tl.store(rest_ptr + offsets, (kept - (rounded << REST_BITS)).to(tl.int8), mask=mask)
         kept = rounded
     tl.store(hi_ptr + offsets, kept.to(tl.int16), mask=mask)
-
-    m_bits = m.to(tl.int32, bitcast=True)
-    v_bits = v.to(tl.int32, bitcast=True)
+    m_bits, v_bits = m.to(tl.int32, bitcast=True), v.to(tl.int32, bitcast=True)
     if CODED:
-        m_steps = _round(m_bits & _MAGNITUDE, (for_m << 4) + 8, 20)
-        m_base = tl.maximum(tl.max(m_steps, axis=1, keep_dims=True) - 127, 0)
-        m_codes = m_steps - m_base
-        m_codes = tl.where(m_codes < 1, 0, m_codes | ((m_bits >> 24) & 0x80))
-        v_steps = _round(v_bits, second & 0xFFFFF, 20)
-        v_base = tl.maximum(tl.max(v_steps, axis=1, keep_dims=True) - 255, 0)
-        v_codes = tl.where(v_bits == 0, 0, tl.maximum(v_steps - v_base, 1))
-        tl.store(m_base_ptr + blocks, m_base.to(tl.int16), mask=whole)
-        tl.store(v_base_ptr + blocks, v_base.to(tl.int16), mask=whole)
-        tl.store(m_ptr + offsets, m_codes.to(tl.uint8), mask=mask)
-        tl.store(v_ptr + offsets, v_codes.to(tl.uint8), mask=mask)
+        _store_coded(m_ptr, v_ptr, m_base_ptr, v_base_ptr, offsets, mask, blocks, whole,
+                     m_bits, v_bits, for_m, for_v)  # fmt: skip
     else:
         tl.store(m_ptr + offsets, _round(m_bits, for_m, 16).to(tl.int16), mask=mask)
-        tl.store(v_ptr + offsets, _round(v_bits, second & 0xFFFF, 16).to(tl.int16), mask=mask)
+        tl.store(v_ptr + offsets, _round(v_bits, for_v & 0xFFFF, 16).to(tl.int16), mask=mask)
 
 
 def adamw_matrices_triton(

@@ -66,7 +66,9 @@ def step_visits(
     the order in which forward will want them. Weights of those in `cached` are on the device, so
     that only their update moves anything. The last layer, where forward turns around, stays
     in its slot when there are enough of them.
+    A frozen record is only read; what lies beside it is on the device, updated at the step's end.
     """
+    trained = [record.base is None for record in spec.records]
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
@@ -74,34 +76,37 @@ def step_visits(
     norm = index["norm"]
     kept = {layers[i] for i in keep_layers}
 
-    def early(i: int) -> bool:
-        return i in early_records
+    def owed(i: int) -> bool:
+        return pending and trained[i] and i not in on_host
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
+        early = i in early_records
         needed = weights_needed and i not in cached
-        reads: Reads = "state" if early(i) else "weights" if needed else "nothing"
-        return Visit(record=i, action=action, reads=reads, writes=early(i), phase="backward")
+        reads: Reads = "state" if early else "weights" if needed else "nothing"
+        return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
     def forward(i: int, action: Action) -> Visit:
-        due = pending and i not in on_host
+        due = owed(i)
         reads: Reads = "state" if due else "nothing" if i in cached else "weights"
         return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "catch_up")] if pending else []
+    visits += [forward(norm, "catch_up")] if owed(norm) else []
     visits += [gradient(norm, "head", True)]
-    visits += [gradient(i, "update", False) for i in head if early(i)]
-    visits += [gradient(i, "backward", i not in kept) for i in reversed(layers)]
-    visits += [gradient(i, "update", False) for i in embed if early(i)]
+    visits += [gradient(i, "update", False) for i in head if i in early_records]
+    backward = layers[spec.first_backward_layer :]
+    visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
+    visits += [gradient(i, "update", False) for i in embed if i in early_records]
     streams = tiers[layers[-1]] != "device" and layers[-1] not in cached
     if num_slots >= _SLOTS_TO_HOLD_ONE and streams:
         visits = _held_at_turn(visits, layers[-1])
     visits += [host_update_visit(i, cached=i in cached) for i in sorted(on_host)]
     order = [*head, norm, *reversed(layers), *embed]
-    if way != "deferred":
-        visits += [update_visit(i) for i in order if not early(i) and i not in on_host]
+    late = [i for i in order if trained[i] and i not in early_records and i not in on_host]
+    beside = [index[record.name] for record in spec.of_kind("beside")]
+    visits += [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
     return visits
 
 
@@ -122,7 +127,11 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
 def sweep_visits(spec: ModelSpec, on_host: Collection[int] = ()) -> list[Visit]:
     """Every record whose update is pending (none of `on_host` is) updated with the gradient of the
     last step, before a commit or an evaluation."""
-    pending = [i for i in range(len(spec.records)) if i not in on_host]
+    pending = [
+        i
+        for i, record in enumerate(spec.records)
+        if record.base is None and record.kind != "beside" and i not in on_host
+    ]
     return [replace(update_visit(i), pending=True) for i in pending]
 
 

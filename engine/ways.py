@@ -12,13 +12,14 @@ def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
     if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.
-    redone = config.commit_every_steps == 1 and "nvme" in placement.tiers
-    if redone or placement.host_versions > 1:
+    tiers = placement.trained_tiers
+    redone = config.commit_every_steps == 1 and "nvme" in tiers
+    if redone or (placement.host_versions > 1 and "host" in tiers):
         return config.clip_way
     if config.clip_way in ("serial", "deferred"):
         return config.clip_way
     # A deferred update reads the state instead of the weights: one read less where it is streamed.
-    streams = set(placement.tiers) != {"device"}
+    streams = tiers != {"device"}
     return "deferred" if streams and config.commit_every_steps > 1 else "serial"
 
 
@@ -28,7 +29,7 @@ def planned_way(config: TrainConfig, placement: Placement) -> Way:
     way = choose_way(config, placement)
     if way != "auto":
         return way
-    return "serial" if "nvme" in placement.tiers else "speculative"
+    return "serial" if "nvme" in placement.trained_tiers else "speculative"
 
 
 def next_way(config: TrainConfig, way: ClipWay, *, clipped_last: bool) -> Way:

@@ -1,4 +1,4 @@
-"""Weights between a checkpoint and the store, one record at a time."""
+"""Weights from a checkpoint into the store and back out of it, one record at a time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,44 +8,69 @@ from torch import Tensor
 
 from headrace.storage import HostSlot, RecordSpec, TensorStore
 
-from .config import ExportDtype
-from .export import export_checkpoint
+from .adapter_values import initial_adapter
+from .frozen import write_frozen
+from .frozen_pieces import frozen_pieces
+from .methods import without_adapters
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .pieces import split_record
 from .report import Emit, RunEvent
-from .source import source_dtype
 from .state import (
     clear_state,
+    frozen_views,
     read_weights,
     state_views,
     weight_names,
     write_weights,
 )
-from .weight_source import open_source
+from .weight_source import WeightSource, open_source
 
 
 def import_state(
-    model_dir: Path, spec: ModelSpec, store: TensorStore, slot: HostSlot, emit: Emit
+    model_dir: Path, spec: ModelSpec, store: TensorStore, slot: HostSlot, emit: Emit, *, seed: int
 ) -> None:
     """Fill the store's working generation: weights from the checkpoint, moments zero.
 
-    `slot` holds one record at a time, and its fp32 weights while they are converted.
+    `slot` holds one record at a time, and its fp32 weights while they are converted. Adapters
+    begin with random values that follow from the `seed`.
     """
     tenth = max(1, len(spec.records) // 10)
-    with open_source(model_dir, spec) as source:
+    with open_source(model_dir, without_adapters(spec)) as source:
         for i, layout in enumerate(spec.records):
             record = store.records[layout.name]
             clear_state(slot, record)
-            state, room = state_views(slot, record), conversion_room(slot, record)
-            for start, piece in split_record(layout, room.numel(), spec.head_dim):
-                flat = room[: piece.num_elements]
-                source.read_record(piece, flat)
-                write_weights(state, flat, start)
-            room.zero_()
+            if spec.lora is not None and layout.kind == "beside":
+                write_weights(state_views(slot, record), initial_adapter(layout, seed))
+            elif layout.base is not None:
+                _fill_frozen(source, layout, record, spec.head_dim, slot)
+            else:
+                _fill(source, layout, record, spec.head_dim, slot)
             store.write_from(layout.name, slot).result()
             if i % tenth == 0:
                 done = {"records": i + 1, "total_records": len(spec.records)}
                 emit(RunEvent(type="phase", message="importing the model", data=done))
+
+
+def _fill(
+    source: WeightSource, layout: RecordLayout, record: RecordSpec, head_dim: int, slot: HostSlot
+) -> None:
+    """Read a trained record's weights into the slot, where moments are zero and stay so."""
+    state, room = state_views(slot, record), conversion_room(slot, record)
+    for start, piece in split_record(layout, room.numel(), head_dim):
+        flat = room[: piece.num_elements]
+        source.read_record(piece, flat)
+        write_weights(state, flat, start)
+    room.zero_()
+
+
+def _fill_frozen(
+    source: WeightSource, layout: RecordLayout, record: RecordSpec, head_dim: int, slot: HostSlot
+) -> None:
+    frozen, room = frozen_views(slot, record), conversion_room(slot, record)
+    for start, piece in frozen_pieces(layout, room.numel(), head_dim):
+        flat = room[: piece.num_elements]
+        source.read_record(piece, flat)
+        write_frozen(layout, frozen, flat, start)
 
 
 def conversion_room(slot: HostSlot, record: RecordSpec) -> Tensor:
@@ -58,35 +83,15 @@ def conversion_room(slot: HostSlot, record: RecordSpec) -> Tensor:
     return slot.tensor(torch.float32, (slot.nbytes - end) // 4, end)
 
 
-def export_store(
-    store: TensorStore,
-    spec: ModelSpec,
-    slot: HostSlot,
-    *,
-    model_dir: Path,
-    assets_dir: Path,
-    target_dir: Path,
-    dtype: ExportDtype = "auto",
-) -> None:
-    """Write the store's weights as a Hugging Face directory; `slot` holds one record at a time.
-
-    `auto` keeps the dtype of the checkpoint that the run started from.
-    """
-
-    def read_pieces(layout: RecordLayout) -> Iterator[tuple[ParamSpec, Tensor]]:
-        record = store.records[layout.name]
-        names = weight_names(record, "float32")
-        store.read_into(layout.name, slot, tensors=names).result()
-        state, room = state_views(slot, record), conversion_room(slot, record)
-        for start, piece in split_record(layout, room.numel(), spec.head_dim):
-            flat = room[: piece.num_elements]
-            read_weights(state, flat, start)
-            yield piece.params[0], flat
-
-    export_checkpoint(
-        target_dir,
-        spec,
-        assets_dir=assets_dir,
-        dtype=source_dtype(model_dir) if dtype == "auto" else dtype,
-        read_pieces=read_pieces,
-    )
+def stored_pieces(
+    store: TensorStore, layout: RecordLayout, slot: HostSlot, unit_rows: int
+) -> Iterator[tuple[ParamSpec, Tensor]]:
+    """A trained record's parameters in pieces of whole rows, with their fp32 values (1-D), each
+    valid until the next one is asked for."""
+    record = store.records[layout.name]
+    store.read_into(layout.name, slot, tensors=weight_names(record, "float32")).result()
+    state, room = state_views(slot, record), conversion_room(slot, record)
+    for start, piece in split_record(layout, room.numel(), unit_rows):
+        flat = room[: piece.num_elements]
+        read_weights(state, flat, start)
+        yield piece.params[0], flat

@@ -25,6 +25,7 @@ from headrace.storage import (
     Transfer,
 )
 
+from .adamw_cpu import compile_update
 from .config import TrainConfig
 from .homes import keeps_grad_on_device, versions_at_home
 from .host_home import HostHome
@@ -33,7 +34,14 @@ from .model import ModelSpec, RecordLayout
 from .plan import Plan
 from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes, sum_bytes
 from .staging import StagingPool
-from .state import RecordViews, state_record, state_views, weight_names
+from .state import (
+    FrozenViews,
+    RecordViews,
+    frozen_views,
+    state_record,
+    state_views,
+    weight_names,
+)
 from .state_record import cached_weight_bytes
 from .weight_cache import CachedWeights
 
@@ -73,10 +81,11 @@ class Workspace:
     host memory; `cached` the weights of those whose other state lives elsewhere; `resident_grads`
     and `grad_homes` final gradients that wait for an update, on the device and in host memory;
     `grad_buffers`, used in turn, is where the latter are made and read. `gradient_sums` hold the
-    layers' sums in host memory where microbatches come one after the other. `table` is the
-    embedding (or, while it is its turn, an untied head) in the compute dtype, `table_grad` its
-    fp32 gradient, both (vocabulary, hidden). `layer_weights` (fp32 compute only) and `layer_grad`
-    are flat, of the largest layer's length.
+    layers' sums in host memory where microbatches come one after the other.
+    `table` is the embedding (or, while it is its turn, an untied head) in the compute dtype,
+    `table_grad` its fp32 gradient where it is trained, both (vocabulary, hidden). `layer_weights`
+    is as long as the largest layer where weights are converted to be computed with, else empty;
+    `layer_grad` (fp32) as the largest sum of a layer's gradients.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class Workspace:
             HostArena(plan.total_host_bytes, pin=self.device.type == "cuda")
         )
         self.transfer = self._stack.enter_context(Transfer(self.device))
-        parts = ("slots", "grad_buffers", "state", "cached_weights", "gradients")
+        parts = ("slots", "grad_buffers", "state", "frozen", "cached_weights", "gradients")
         slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
         self.staging = StagingPool(
             [self.arena.carve(plan.slot_bytes) for _ in range(plan.num_staging)]
@@ -134,11 +143,12 @@ class Workspace:
         }
         for grads in self.resident_grads.values():
             grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
+        once = {*plan.on_host, *plan.frozen}
         self.homes: Mapping[str, HostHome] = {
             layout.name: HostHome(
                 [
                     self.arena.carve(self.records[layout.name].padded_bytes)
-                    for _ in range(versions_at_home(i, plan.host_versions, plan.on_host))
+                    for _ in range(versions_at_home(i, plan.host_versions, once))
                 ]
             )
             for i, layout in enumerate(spec.records)
@@ -152,19 +162,20 @@ class Workspace:
             for layout in spec.of_kind("layer")
             if plan.order == "microbatches"
         }
+        if self.device.type == "cpu":
+            compile_update(self.config.state_format, self.dtype)
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
         self.module = LayerModule(
             spec, device=self.device, dtype=self.dtype, compile=self.config.compile
         )
-        layer = max(layout.num_elements for layout in spec.of_kind("layer"))
         shape = (spec.vocab_size, spec.hidden_size)
         self.table = self._empty(shape, self.dtype)
-        self.table_grad = self._empty(shape, torch.float32)
-        self.layer_grad = self._empty((layer,), torch.float32)
+        self.table_grad = self._empty(shape, torch.float32) if spec.trains_table else None
+        self.layer_grad = self._empty((plan.device_bytes["layer_grad"] // 4,), torch.float32)
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
-        fp32 = self.dtype == torch.float32
-        self.layer_weights = self._empty((layer,), torch.float32) if fp32 else None
+        converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
+        self.layer_weights = self._empty((converted,), self.dtype)
 
     def _cache(self, record: RecordSpec, slab: DeviceSlab) -> CachedWeights:
         """Room on the device for the weights of a record that lives elsewhere."""
@@ -199,11 +210,18 @@ class Workspace:
 
     def state(self, layout: RecordLayout, slot: RingSlot | None) -> RecordViews:
         """A record's components: at home on the device, or where the reader has put them."""
+        return state_views(self._place(layout, slot), self.records[layout.name])
+
+    def frozen(self, layout: RecordLayout, slot: RingSlot | None) -> FrozenViews:
+        """A frozen record's weights, likewise."""
+        return frozen_views(self._place(layout, slot), self.records[layout.name])
+
+    def _place(self, layout: RecordLayout, slot: RingSlot | None) -> DeviceSlot:
         place = self.residents.get(layout.name)
-        if place is None:
-            assert slot is not None
-            place = slot.device
-        return state_views(place, self.records[layout.name])
+        if place is not None:
+            return place
+        assert slot is not None
+        return slot.device
 
     @staticmethod
     def table_rows(layout: RecordLayout, table: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import sys
 
-from .cli.output import CliError, Exit, report_error
+from .cli.output import CliError, Exit, json_by_itself, report_error
 from .client import DaemonError, Refused, Unreachable
 
 
@@ -10,7 +10,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command. Ends with SystemExit and one of the codes of `cli.output.Exit`."""
     from .cli import app
 
-    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in given or ("--text" not in given and json_by_itself())
     try:
         app(args=arguments, prog_name="headrace")
     except Refused as error:

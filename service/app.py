@@ -16,7 +16,6 @@ from . import auth, files, logs
 from .attempts import FailedAttempts
 from .contract import Daemon
 from .creation import Creation
-from .description import EVERYWHERE, TAGS, describe, operation_id
 from .errors import ApiError
 from .full_disk import is_full
 from .gate import Gate
@@ -26,6 +25,7 @@ from .metrics import Metrics
 from .routes import events, exports, jobs, models, page, probes, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
+from .routes.description import EVERYWHERE, TAGS, describe, operation_id
 from .schemas import refusal
 from .sessions import Sessions
 from .status import product_version

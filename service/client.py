@@ -1,6 +1,7 @@
 """The HTTP client of the command line: the daemon's routes and its live stream of events."""
 
 import json
+import os
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -134,6 +135,42 @@ class Client:
         """Remove an ended job's training state; `freed` says whether there was any."""
         return dict(self.call("POST", f"/v1/fine_tuning/jobs/{job_id}/free"))
 
+    def plan(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What a create body would be and cost, without making the job."""
+        return dict(self.call("POST", "/v1/fine_tuning/plans", json=body))
+
+    def events(self, job_id: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
+        """Every event of a job, newest first, asked for a page at a time."""
+        after: dict[str, str] = {}
+        while True:
+            path = f"/v1/fine_tuning/jobs/{job_id}/events"
+            found = self.call("GET", path, params={"limit": page, **after})
+            yield from found["data"]
+            if not found.get("has_more") or not found["data"]:
+                return
+            after = {"after": found["last_id"]}
+
+    def files(self) -> list[dict[str, Any]]:
+        """Every file, newest first."""
+        return list(self.call("GET", "/v1/files")["data"])
+
+    def download(self, path: str, target: Path) -> int:
+        """Write the answer of a GET to `target`, which is there whole or not at all; its bytes."""
+        part = target.with_name(f".{target.name}.part-{os.getpid()}")
+        try:
+            with self._http.stream("GET", path, timeout=600) as response, part.open("wb") as file:
+                if response.status_code != 200:
+                    response.read()
+                    _answer(response)
+                for chunk in response.iter_bytes():
+                    file.write(chunk)
+            part.rename(target)
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+        finally:
+            part.unlink(missing_ok=True)
+        return target.stat().st_size
+
     def models(self) -> list[dict[str, Any]]:
         """The models that a job can start from."""
         return list(self.call("GET", "/v1/models")["data"])
@@ -165,12 +202,12 @@ class Client:
         except httpx2.TransportError as error:
             raise self._unreachable(error) from error
 
-    def follow(self, job_id: str) -> Iterator[ServerEvent]:
+    def follow(self, job_id: str, *, after: str = "") -> Generator[ServerEvent]:
         """Like `stream`, but reconnects where it left off until the job has come to its end.
 
         Raises Unreachable when no daemon answers for RETRY_SECONDS.
         """
-        last_id = ""
+        last_id = after
         away_since: float | None = None
         while True:
             try:

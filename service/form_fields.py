@@ -64,6 +64,14 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "limits.max_hours": ("Run at most", "hours, then the job pauses"),
     "limits.min_free_disk": ("Keep free", "on the data drive; such as 50GB"),
     "limits.max_bytes_written": ("Write at most", "then the job pauses; such as 2TB"),
+    "adapter.type": ("Adapters", "train small matrices beside the model; qlora: over few bits"),
+    "adapter.rank": ("Rank of adapters", "16 unless told otherwise"),
+    "adapter.alpha": ("Alpha of adapters", "twice the rank"),
+    "adapter.rslora": ("Scale by the root of the rank", "rsLoRA"),
+    "adapter.dropout": ("Dropout of adapters", "there is none: 0"),
+    "adapter.target_modules": ("Adapted projections", "all-linear, an expression, or a JSON list"),
+    "adapter.base": ("Frozen weights as", "of qlora"),
+    "freeze": ("Frozen parameters", 'JSON list of patterns, such as ["*.mlp.*"]'),
     "metadata": ("Metadata", "JSON: words of your own"),
 }
 

@@ -10,6 +10,8 @@ from .errors import ApiError
 from .strict import HYPERPARAMETERS
 
 BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
+BASE_ADAPTER_RATE = 2e-4  # likewise, where adapters are trained
+AUTO_RANK = 16
 MAX_AUTO_STEPS = 10_000
 MAX_AUTO_EPOCHS = 3
 MAX_AUTO_BATCH_ROWS = 8
@@ -21,9 +23,11 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
     """Hyperparameters with every "auto" replaced. Settling what is settled changes nothing.
 
     batch_size: up to 8 rows, as long as an epoch keeps 50 steps. n_epochs: 3, fewer where that
-    would pass 10,000 steps. learning_rate: the multiplier times 1e-5. max_seq_len: what the model
-    can do. gradient_accumulation_steps: microbatches of up to 4 rows. packing: on, in microbatches
-    of as many tokens as so many of the longest rows take, once the rows are known.
+    would pass 10,000 steps. learning_rate: the multiplier times 1e-5, of adapters times 2e-4.
+    max_seq_len: what the model can do. gradient_accumulation_steps: microbatches of up to 4 rows.
+    packing: on, in microbatches of as many tokens as so many of the longest rows take, once the
+    rows are known. adapter: rank 16, alpha twice the rank, on every projection; the base of qlora
+    is nf4.
     """
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
@@ -58,22 +62,58 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "keep_last": asked.get("keep_last") or 1,
         "keep_best": asked.get("keep_best") or 0,
         "optimizer": asked.get("optimizer") or "adamw",
+        "adapter": _settle_adapter(asked.get("adapter")),
+        "freeze": asked.get("freeze"),
+    }
+
+
+def _settle_adapter(asked: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if asked is None:
+        return None
+    rank = asked.get("rank") or AUTO_RANK
+    return {
+        "type": asked["type"],
+        "rank": rank,
+        "alpha": asked.get("alpha") or 2.0 * rank,
+        "rslora": asked.get("rslora") or False,
+        "dropout": 0.0,
+        "target_modules": asked.get("target_modules") or "all-linear",
+        "base": (asked.get("base") or "nf4") if asked["type"] == "qlora" else None,
+    }
+
+
+def method_values(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that say what is trained."""
+    adapter = settled.get("adapter")  # jobs from before there was a choice have none
+    freeze = {"freeze": settled.get("freeze") or []}
+    if adapter is None:
+        return freeze
+    targets = adapter["target_modules"]
+    return {
+        **freeze,
+        "method": "lora",
+        "lora_rank": adapter["rank"],
+        "lora_alpha": adapter["alpha"],
+        "lora_rslora": adapter["rslora"],
+        "lora_targets": [targets] if isinstance(targets, str) else targets,
+        "frozen_format": adapter["base"] or "auto",
     }
 
 
 def learning_rate(asked: Mapping[str, Any]) -> tuple[float, float]:
     """The rate and the multiplier that gives it. ApiError when both were asked and disagree."""
     rate, multiplier = asked.get("learning_rate"), asked.get("learning_rate_multiplier")
+    base = BASE_ADAPTER_RATE if asked.get("adapter") else BASE_LEARNING_RATE
     if rate is None:
         multiplier = multiplier or 1.0
-        return multiplier * BASE_LEARNING_RATE, multiplier
-    implied = float(f"{rate / BASE_LEARNING_RATE:.12g}")
+        return multiplier * base, multiplier
+    implied = float(f"{rate / base:.12g}")
     if multiplier is None:
         return rate, implied
     if not math.isclose(multiplier, implied, rel_tol=1e-9):
         raise refuse(
             f"learning_rate {rate} and learning_rate_multiplier {multiplier} "
-            f"(of {BASE_LEARNING_RATE}) disagree; give one of them.",
+            f"(of {base}) disagree; give one of them.",
             "learning_rate_multiplier",
         )
     return rate, multiplier
@@ -94,6 +134,8 @@ def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bo
     for name in ("early_stopping", "keep_best"):
         if asked.get(name) and not asked.get("eval_every"):
             raise refuse(f"{name} goes by evaluations; give eval_every too.", name)
+    if asked.get("adapter") and asked.get("freeze"):
+        raise refuse("freeze and adapter do not go together: adapters freeze it all.", "freeze")
     if asked.get("keep_best") and not asked.get("checkpoint_every"):
         raise refuse("keep_best is of checkpoints; give checkpoint_every too.", "keep_best")
 

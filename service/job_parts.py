@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic import model_validator as validator
 
 from .errors import ApiError
-from .strict import HYPERPARAMETERS, Bytes, Count, Positive, Strict
+from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict
 
 
 class Every(Strict):
@@ -40,6 +40,35 @@ class EarlyStopping(Strict):
     min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
+class Adapter(Strict):
+    """Small matrices that are trained beside the frozen model: LoRA. With `qlora` the frozen
+    matrices are kept in few bits, those of `base`.
+    """
+
+    path = f"{HYPERPARAMETERS}.adapter"
+
+    type: Literal["lora", "qlora"]
+    rank: Annotated[int, Field(ge=1, le=4096)] | None = None
+    alpha: Positive | None = None
+    rslora: bool | None = None
+    dropout: float | None = None
+    target_modules: Name | Annotated[list[Name], Field(min_length=1)] | None = None
+    base: Literal["nf4", "int8"] | None = None
+
+    @validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.dropout:
+            message = (
+                f"{self.path}.dropout is {self.dropout}; layers are computed twice, and what was "
+                "dropped would not be the same: leave it out, or 0."
+            )
+            raise ApiError(400, message, param=f"{self.path}.dropout", code="unsupported_field")
+        if self.base and self.type == "lora":
+            message = f"{self.path}.base is of type qlora."
+            raise ApiError(400, message, param=f"{self.path}.base", code="invalid_value")
+        return self
+
+
 class Limits(Strict):
     """Bounds at which a job pauses instead of going on.
 
@@ -56,13 +85,13 @@ class Limits(Strict):
 
 
 class Export(Strict):
-    """What becomes of the trained weights: a Hugging Face directory, in the model's own dtype
-    unless another is named.
+    """What becomes of the trained weights: a Hugging Face directory (`hf`), in the model's own
+    dtype unless another is named; or, of adapters, the directory that peft loads (`adapter`).
     """
 
     path = "export"
 
-    format: Literal["hf"] = "hf"
+    format: Literal["hf", "adapter"] | None = None
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
 
 

@@ -20,13 +20,14 @@ from headrace.engine import (
     UnknownFamily,
     fit_microbatch,
     make_plan,
+    method_spec,
     nearest_fit,
     plan_report,
     read_model_spec,
 )
 
 from .errors import ApiError
-from .hyperparameters import check_asked, settle
+from .hyperparameters import check_asked, method_values, settle
 from .preparation import PrepareRequest
 from .run_settings import checkpoint_values, free_values, shown_settings
 from .site import Site
@@ -79,6 +80,7 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
         longest = max(longest, other.longest_tokens)
     asked = body["method"]["supervised"]["hyperparameters"]
     check_asked(asked, spec, has_validation=sources.validation_file is not None)
+    check_export(body, asked)
     hyperparameters = settle(asked, num_rows=survey.num_rows, max_positions=spec.max_positions)
     seed = body["seed"] if body.get("seed") is not None else secrets.randbelow(2**31)
     values = train_values(body, hyperparameters, seed=seed, site=site)
@@ -98,6 +100,14 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
         settings=shown_settings(body, values),
         warnings=tuple(find_warnings(body, survey, site)),
     )
+
+
+def check_export(body: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """ApiError for adapters that are to be exported and not trained."""
+    (export,) = body.get("export") or [{}]
+    if export.get("format") == "adapter" and not asked.get("adapter"):
+        message = "export is of adapters, and the job trains none; give adapter, or format hf."
+        raise ApiError(400, message, param="export", code="invalid_value")
 
 
 def planned_steps(values: Mapping[str, Any], num_rows: int) -> int:
@@ -133,6 +143,7 @@ def train_values(
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
+        **method_values(settled),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
         **checkpoint_values(settled),
@@ -181,6 +192,7 @@ def estimate_plan(
     job = JobSize(num_steps=num_steps)
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
+        spec = method_spec(spec, config)
         box = site.box()
         fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)

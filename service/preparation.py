@@ -20,6 +20,7 @@ from headrace.engine import (
     fit_microbatch,
     load_tokenizer,
     make_plan,
+    method_spec,
     plan_report,
     prepare_dataset,
     prepare_model,
@@ -140,6 +141,7 @@ def _fit(
     longest = lengths.longest
     given: dict[str, Any] = {"longest_row_tokens": longest, "box": box, "lengths": lengths}
     with _blaming(None):
+        spec = method_spec(spec, config)
         fitted = fit_microbatch(spec, config, **given)
         plan = make_plan(spec, fitted, job=job, **given)
     asked = settle_microbatch(config, longest)

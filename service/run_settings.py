@@ -34,8 +34,9 @@ def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
         "commit_every_minutes": durability.get("minutes"),
         "keep_commits": body.get("keep_commits") or 0,
         "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
+        "export_dtype": export.get("dtype") or "auto",
+        "lora_export": "merged" if export.get("format") == "hf" else "adapter",
         "max_wear_share": (body.get("limits") or {}).get("max_wear_share"),
-        "export_dtype": export.get("dtype", "auto"),
     }
 
 
@@ -48,10 +49,15 @@ def shown_settings(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
         **{name: values[name] for name in SHOWN},
         "durability": _durability(values),
         "keep_commits": values["keep_commits"],
-        "export": [{"format": "hf", "dtype": values["export_dtype"]}],
+        "export": [{"format": _export_format(values), "dtype": values["export_dtype"]}],
         "limits": body.get("limits"),
         "resume_from": body.get("resume_from"),
     }
+
+
+def _export_format(values: Mapping[str, Any]) -> str:
+    adapters = values.get("method") == "lora" and values["lora_export"] == "adapter"
+    return "adapter" if adapters else "hf"
 
 
 def _durability(values: Mapping[str, Any]) -> str | dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 from pydantic import model_validator as validator
 
 from .errors import ApiError
-from .job_parts import CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
+from .job_parts import Adapter, CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
 NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
@@ -27,7 +27,6 @@ class Hyperparameters(Strict):
 
     path = HYPERPARAMETERS
     not_here = {
-        "adapter": "jobs train all weights",
         "neftune": "no noise is added to embeddings",
     }
 
@@ -55,6 +54,8 @@ class Hyperparameters(Strict):
     keep_last: Count | None = None
     keep_best: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     optimizer: Literal["adamw"] | None = None
+    adapter: Adapter | None = None
+    freeze: Annotated[list[Name], Field(min_length=1)] | None = None
 
 
 class Supervised(Strict):

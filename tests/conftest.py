@@ -7,3 +7,4 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HEADRACE_CALIBRATE", "false")
+os.environ.setdefault("HEADRACE_OUTPUT", "text")  # what tests read as people do

@@ -9,6 +9,7 @@ again here.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -18,8 +19,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from headrace.engine import TokenDataset, TrainConfig, num_steps
+from headrace.engine import TokenDataset, TrainConfig, num_steps, read_model_spec
+from headrace.engine.adapter_values import initial_adapter
 from headrace.engine.data import Microbatch, eval_microbatches, step_microbatches
+from headrace.engine.methods import method_spec
 from headrace.engine.packing import Arrangement
 
 NamedTensors = dict[str, Tensor]
@@ -56,10 +59,12 @@ def train_reference(
     """
     clip = _clip_norm(config)
     model = load_model(model_dir).to(device)
+    model = choose_trained(model, config)
     dataset = TokenDataset.open(dataset_dir)
     eval_dataset = TokenDataset.open(eval_dataset_dir) if eval_dataset_dir else None
+    trained = {shared_name(n): p for n, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
-        model.parameters(),
+        trained.values(),
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
@@ -76,20 +81,20 @@ def train_reference(
         if step > 0:
             batches = step_microbatches(dataset, padded(config), step=step)
             losses.append(_accumulate_gradients(model, dataset, batches))
-            norms.append(float(clip_grad_norm_(model.parameters(), clip)))
+            norms.append(float(clip_grad_norm_(trained.values(), clip)))
             optimizer.param_groups[0]["lr"] = learning_rate(step, total, config)
             if math.isfinite(norms[-1]):
                 optimizer.step()
             optimizer.zero_grad()
         if eval_dataset is not None and _evaluates_after(step, total, config):
             eval_losses[step] = evaluate(model, eval_dataset)
-    names = {param: name for name, param in model.named_parameters()}
+    names = {param: name for name, param in trained.items()}
     moments = {names[param]: values for param, values in optimizer.state.items()}
     return ReferenceRun(
         losses=losses,
         grad_norms=norms,
         eval_losses=eval_losses,
-        state=_on_cpu(dict(model.named_parameters())),
+        state=_on_cpu(trained),
         exp_avg=_on_cpu({name: values["exp_avg"] for name, values in moments.items()}),
         exp_avg_sq=_on_cpu({name: values["exp_avg_sq"] for name, values in moments.items()}),
     )
@@ -107,6 +112,50 @@ def load_model(model_dir: Path) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, **source)
     model.model.embed_tokens.padding_idx = None
     return model.eval()
+
+
+def choose_trained(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
+    """The model with what the method freezes frozen, and with peft's adapters for LoRA.
+
+    The adapters begin with the product's own values: peft draws others for the same seed.
+    """
+    for name, param in model.named_parameters():
+        param.requires_grad_(not any(fnmatchcase(name, pattern) for pattern in config.freeze))
+    if config.method != "lora":
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    targets = list(config.lora_targets)
+    adapters = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=int(config.lora_alpha),
+        use_rslora=config.lora_rslora,
+        target_modules=targets if len(targets) > 1 else targets[0],
+    )
+    adapted = get_peft_model(model, adapters)
+    values = first_adapters(config)
+    for name, param in adapted.named_parameters():
+        if param.requires_grad:
+            param.data.copy_(values.pop(shared_name(name)))
+    assert not values, f"peft has no {sorted(values)}"
+    return adapted
+
+
+def first_adapters(config: TrainConfig) -> NamedTensors:
+    """The adapters that a run begins with, by the checkpoint's names."""
+    spec = method_spec(read_model_spec(config.model), config)
+    found = {}
+    for record in spec.of_kind("beside"):
+        flat = initial_adapter(record, config.seed)
+        for param in record.params:
+            values = flat[param.offset : param.offset + param.num_elements]
+            found[param.name] = values.view(param.shape)
+    return found
+
+
+def shared_name(name: str) -> str:
+    """A parameter's name as the product has it: without what peft puts around and into it."""
+    return name.removeprefix("base_model.model.").replace(".default.", ".")
 
 
 def padded(config: TrainConfig) -> Arrangement:

@@ -17,6 +17,7 @@ from headrace.engine import (
     run_job,
 )
 from headrace.engine.export import ReadPieces
+from headrace.engine.methods import method_spec
 from headrace.engine.report import StopReason
 from headrace.storage import HostArena, TensorStore, VolumeConfig
 
@@ -86,12 +87,12 @@ def whole_params(spec: ModelSpec, read_record: ReadRecord) -> ReadPieces:
 
 
 def read_state(config: TrainConfig) -> dict[str, torch.Tensor]:
-    """Every component of every record of a run's last commit."""
-    spec = read_model_spec(config.model)
+    """Every component of every trained record of a run's last commit."""
+    spec = method_spec(read_model_spec(config.model), config)
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     found = {}
     with TensorStore.open(volumes, name=STORE, read_only=True) as store:
-        for layout in spec.records:
+        for layout in spec.trained:
             record = store.records[layout.name]
             with HostArena(record.padded_bytes) as arena:
                 slot = arena.carve(record.padded_bytes)
@@ -108,7 +109,7 @@ def read_params(config: TrainConfig, component: str) -> dict[str, torch.Tensor]:
     """One fp32 component of the last commit, by the names and in the shapes of the checkpoint."""
     state = read_state(config)
     pieces: dict[str, list[torch.Tensor]] = {}
-    for record in read_model_spec(config.model).records:
+    for record in method_spec(read_model_spec(config.model), config).trained:
         flat = state[f"{record.name}.{component}"]
         for param in record.params:
             values = flat[param.offset : param.offset + param.num_elements].view(param.shape)

@@ -58,7 +58,7 @@ def scripted_daemon() -> Iterator[ScriptedDaemon]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
         def log_message(self, format: str, *args: Any) -> None:
             return

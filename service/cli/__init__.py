@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from . import bench, bench_io, calibrate, checks, data, fsck, jobs, plan, serve, token, train
+from . import (
+    bench,
+    bench_io,
+    calibrate,
+    checks,
+    data,
+    files,
+    fsck,
+    jobs,
+    logs,
+    plan,
+    serve,
+    token,
+    train,
+)
 
 app = typer.Typer(
     name="headrace",
@@ -14,10 +28,11 @@ app = typer.Typer(
     epilog="Exit codes: 0 good, 1 failed, 2 wrong usage, 3 no daemon answers, 4 refused, "
     "5 cancelled or paused, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(help="Look at training rows.", no_args_is_help=True)
+files_app = typer.Typer(help="Training files and results on a daemon.", no_args_is_help=True)
 token_app = typer.Typer(help="Access tokens of a daemon on this machine.", no_args_is_help=True)
 bench_app = typer.Typer(help="Measure this box.", no_args_is_help=True)
 
@@ -45,8 +60,8 @@ def options(
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (serve.serve, train.train),
     "Jobs of a running daemon": (
-        jobs.submit, jobs.watch, jobs.jobs, jobs.status, jobs.cancel, jobs.pause, jobs.resume,
-        jobs.export, jobs.free, jobs.models,
+        jobs.submit, jobs.watch, logs.logs, jobs.jobs, jobs.status, jobs.cancel, jobs.pause,
+        jobs.resume, jobs.export, jobs.free, jobs.models,
     ),
     "Look": (plan.plan, checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip
@@ -66,11 +81,16 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         _add(app, None, command, panel)
 app.add_typer(data_app, name="data", rich_help_panel="Look")
+app.add_typer(files_app, name="files", rich_help_panel="Jobs of a running daemon")
 app.add_typer(bench_app, name="bench", rich_help_panel="Look")
 app.add_typer(token_app, name="token", rich_help_panel="Look")
 _add(token_app, "create", token.create)
 _add(token_app, "list", token.list_tokens)
 _add(token_app, "revoke", token.revoke)
+_add(files_app, "list", files.list_files)
+_add(files_app, "upload", files.upload)
+_add(files_app, "get", files.get)
+_add(files_app, "delete", files.delete)
 _add(data_app, "check", data.check)
 _add(bench_app, "step", bench.step)
 _add(bench_app, "io", bench_io.io)

@@ -27,6 +27,9 @@ StateTier = Annotated[str, typer.Option(help="Home of the state: nvme, host, dev
 MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")]
 Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
 StateFormat = Annotated[str, typer.Option(help="How state is held: exact, q8, sr_bf16 or sr_q8.")]
+Method = Annotated[str, typer.Option(help="What is trained: full, or lora beside a frozen model.")]
+LoraRank = Annotated[int, typer.Option(min=1, help="Rank of adapters, on every projection.")]
+FrozenFormat = Annotated[str, typer.Option(help="How what is frozen is held: auto, nf4 or int8.")]
 Recompute = Annotated[str, typer.Option(help="Layers computed again in backward: auto, all, none.")]
 OptimizerDevice = Annotated[
     str, typer.Option(help="What updates layers in host memory: auto, device or host.")
@@ -64,6 +67,9 @@ def step(
     compile: Compile = "off",
     state_tier: StateTier = "nvme",
     state_format: StateFormat = "exact",
+    method: Method = "full",
+    lora_rank: LoraRank = 16,
+    frozen_format: FrozenFormat = "auto",
     recompute: Recompute = "auto",
     clip_way: ClipWay = "auto",
     optimizer_device: OptimizerDevice = "auto",
@@ -89,6 +95,7 @@ def step(
     settings = {
         "device": device, "compile": compile, "state_tier": state_tier,
         "state_format": state_format, "recompute": recompute, "clip_way": clip_way,
+        "method": method, "lora_rank": lora_rank, "frozen_format": frozen_format,
         "optimizer_device": optimizer_device, "optimizer_host_share": optimizer_host_share,
         "max_grad_norm": max_grad_norm, "deterministic": deterministic,
         "batch_rows": batch_rows, "microbatch_rows": microbatch_rows,
@@ -98,16 +105,10 @@ def step(
         "commit_every_steps": 1 if commit else 2**31,
     }  # fmt: skip
     result = _time(
-        settings,
-        shape=shape,
-        layers=layers,
-        volumes=volume or ["."],
-        throttle=parse_size(throttle),
-        tokens_per_row=tokens_per_row,
-        slots=slots or [1, 3],
-        num_steps=steps,
-        commit=commit,
-    )
+        settings, shape=shape, layers=layers, volumes=volume or ["."],
+        throttle=parse_size(throttle), tokens_per_row=tokens_per_row, slots=slots or [1, 3],
+        num_steps=steps, commit=commit,
+    )  # fmt: skip
     (print_json if as_json else _show)(result)
 
 
@@ -125,7 +126,7 @@ def _time(
     throttle: int | None,
     **timing: Any,
 ) -> dict[str, Any]:
-    from headrace.engine import CannotFit, TrainConfig, bench_step, shape_spec
+    from headrace.engine import CannotFit, TrainConfig, bench_step, method_spec, shape_spec
     from headrace.storage import StoreError, VolumeConfig
 
     try:
@@ -134,10 +135,13 @@ def _time(
             for text in volumes
         ]
         config = TrainConfig(model=shape, dataset="", **settings)
-        result = bench_step(config, spec=shape_spec(shape, layers), volumes=drives, **timing)
+        spec = method_spec(shape_spec(shape, layers), config)
+        result = bench_step(config, spec=spec, volumes=drives, **timing)
     except (CannotFit, ValueError, StoreError) as error:
         raise CliError(str(error)) from error
-    flops = 6 * result["num_params"] * result["tokens_per_step"]
+    # Of a frozen weight there is no gradient: 4 operations a token instead of 6.
+    weights = 4 * spec.num_params + 2 * spec.num_trained_params
+    flops = weights * result["tokens_per_step"]
     for run in result["runs"].values():
         run["model_tflops"] = flops / run["step_seconds"] / 1e12
     return {"shape": shape, "layers": layers, "throttle": throttle, **result, "box": box()}

@@ -1,10 +1,11 @@
-"""A create body from a JSON file and the options of the command line."""
+"""A create body from a file and the options of the command line."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from ..client import Client
+from .job_file import read_job_file
 from .output import CliError
 
 FILE_FIELDS = ("training_file", "validation_file")
@@ -24,19 +25,6 @@ def job_body(job_file: Path | None, given: dict[str, Any], settings: list[str]) 
     for name, option in (("model", "--model"), ("training_file", "--train")):
         if not body.get(name):
             raise CliError(f"the job names no {name}; give {option}, or a job file that has it")
-    return body
-
-
-def read_job_file(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; CliError with the reason when there is none."""
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CliError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CliError(f"{path} is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise CliError(f"{path} holds a {type(body).__name__}; wanted an object, a create body")
     return body
 
 

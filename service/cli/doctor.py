@@ -39,11 +39,19 @@ def examine(volumes: Sequence[str], data_dir: Path, *, device: str = "auto") -> 
     yield check_cpu_optimizer()
     yield check_memory()
     yield check_data_dir(data_dir)
+    yield from _check_host(data_dir, device)
     for volume in volumes:
         check = check_volume(volume)
         yield check
         if check.verdict != "fail":
             yield from _check_drive(volume, gpu=device != "cpu" and _has_cuda())
+
+
+def _check_host(data_dir: Path, device: str) -> Iterator[Check]:
+    from .doctor_host import check_host
+
+    gpu = device == "cuda" or (device == "auto" and _has_cuda())
+    return check_host(data_dir, device=device, gpu=gpu)
 
 
 def _check_drive(volume: str, *, gpu: bool) -> Iterator[Check]:
@@ -139,8 +147,11 @@ def check_data_dir(data_dir: Path) -> Check:
     while not home.exists():
         home = home.parent
     name = f"data {data_dir}"
+    if os.statvfs(home).f_flag & os.ST_RDONLY:
+        fix = "mount it to be written (no `:ro`, no read_only), or name another with --data-dir"
+        return Check(name=name, verdict="fail", found=f"{home} is mounted read-only", fix=fix)
     if not os.access(home, os.W_OK):
-        fix = "chown it to the user that runs the daemon, or name another with --data-dir"
+        fix = f"chown {os.getuid()}:{os.getgid()} {home}, on the host where it is a mount"
         return Check(name=name, verdict="fail", found=f"{home} is not writable", fix=fix)
     free = shutil.disk_usage(home).free
     found = f"{human_bytes(free)} free"
@@ -162,5 +173,8 @@ def check_volume(volume: str) -> Check:
     found = f"{status.active}: {status.why}; {human_bytes(status.free_bytes)} free"
     if status.active == "direct":
         return Check(name=f"volume {volume}", verdict="pass", found=found)
-    fix = "direct I/O needs a file system such as ext4 or XFS; buffered I/O uses page cache"
+    fix = (
+        "direct I/O needs a local file system such as ext4 or XFS (in a container a directory of "
+        "the host, bind-mounted); buffered I/O goes through the page cache"
+    )
     return Check(name=f"volume {volume}", verdict="warn", found=found, fix=fix)

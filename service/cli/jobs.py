@@ -1,16 +1,16 @@
 """The commands that talk to a running daemon about jobs."""
 
-import os
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..client import Client
+from ..client import Client, Refused
 from .body import job_body, with_uploads
+from .exports import copy_export, fetch_export
 from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
+from .plan_view import show_plan
 from .watch import exit_code, watch_job, watch_json
 
 UNREAD = ("object", "method", "engine.plan")  # said elsewhere in the answer, or for programs
@@ -18,7 +18,8 @@ UNREAD = ("object", "method", "engine.plan")  # said elsewhere in the answer, or
 
 def submit(
     job_file: Annotated[
-        Path | None, typer.Argument(help="A create body as JSON; options override its fields.")
+        Path | None,
+        typer.Argument(help="A create body as JSON or YAML; options override its fields."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="The model's name, as `headrace models` lists it.")
@@ -33,6 +34,9 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
     ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Say what it would be and cost; make no job.")
+    ] = False,
     watch_it: Annotated[bool, typer.Option("--watch", help="Watch the job to its end.")] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -42,7 +46,12 @@ def submit(
     given = {"model": model, "training_file": train, "validation_file": valid}
     body = job_body(job_file, {**given, "suffix": suffix, "seed": seed}, settings or [])
     with connect(url, token_file) as client:
-        job = client.create_job(with_uploads(body, client, beside=job_file))
+        body = with_uploads(body, client, beside=job_file)
+        if plan_only:
+            plan = client.plan(body)
+            print_json(plan) if as_json else show_plan(plan)
+            return
+        job = client.create_job(body)
         if not watch_it:
             _show_job(job, as_json)
             return
@@ -122,8 +131,18 @@ def pause(
 def resume(
     job_id: JobId, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False
 ) -> None:
-    """Put a paused job back in the queue."""
-    _act(job_id, "resume", url, token_file, as_json)
+    """Put a paused job back in the queue; go on with a failed one, as a new job."""
+    with connect(url, token_file) as client:
+        try:
+            resumed, more = client.act(job_id, "resume"), ""
+        except Refused:
+            job = client.job(job_id)
+            if job["status"] != "failed":
+                raise
+            body = {name: job[name] for name in ("model", "training_file")}
+            resumed = client.create_job({**body, "resume_from": job_id})
+            more = f"; goes on with the state of {job_id}"
+        _show_job(resumed, as_json, more)
 
 
 def free(
@@ -154,46 +173,35 @@ def models(url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json =
 def export(
     job_id: JobId,
     target: Annotated[Path, typer.Argument(help="The directory to make; it must not exist yet.")],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A checkpoint of the job, by its id or name.")
+    ] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the fine-tuned model of a finished job: a Hugging Face directory."""
+    """Copy a finished job's model, or one of its checkpoints: a Hugging Face directory.
+
+    From the daemon's disk where that is this machine's, else over the network.
+    """
+    if target.exists():
+        raise CliError(f"{target} exists already; name a directory that does not")
     with connect(url, token_file) as client:
         job = client.job(job_id)
-        copied = copy_export(export_dir(client, job), target)
-    answer = {"job": job_id, "model": job["fine_tuned_model"], "path": str(target)}
+        name = checkpoint or job.get("fine_tuned_model")
+        if name is None:
+            reason = f"job {job_id} is {job['status']}; only a job that succeeded has an export"
+            raise CliError(reason, Exit.REFUSED)
+        source = Path(client.model(name)["path"])
+        if source.is_dir():
+            copied = copy_export(source, target)
+        else:
+            copied = fetch_export(client, job_id, checkpoint, target)
+    answer = {"job": job_id, "model": name, "path": str(target)}
     if as_json:
         print_json({**answer, "bytes": copied})
     else:
         console().print(f"{human_bytes(copied)} in {target}", markup=False)
-
-
-def export_dir(client: Client, job: dict[str, Any]) -> Path:
-    """Where the job's exported model lies on this machine; CliError when there is none."""
-    if job["status"] != "succeeded":
-        reason = f"job {job['id']} is {job['status']}; only a job that succeeded has an export"
-        raise CliError(reason, Exit.REFUSED)
-    path = Path(client.model(job["fine_tuned_model"])["path"])
-    if not path.is_dir():
-        reason = f"the export lies at {path} on the daemon's machine; copy it from there"
-        raise CliError(reason, Exit.REFUSED)
-    return path
-
-
-def copy_export(source: Path, target: Path) -> int:
-    """Copy a directory of model files so that `target` is whole or not there; bytes copied."""
-    if target.exists():
-        raise CliError(f"{target} exists already; name a directory that does not")
-    part = target.with_name(f".{target.name}.part-{os.getpid()}")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.copytree(source, part)
-        part.rename(target)
-    except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
-        raise CliError(f"cannot copy {source} to {target}: {error}", Exit.FAILED) from error
-    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
 def _act(job_id: str, verb: str, url: str, token_file: Path | None, as_json: bool) -> None:

@@ -6,12 +6,27 @@ from typing import Annotated
 
 import typer
 
-from ..client import Client
-from .output import CliError
+from ..client import Client, DaemonError
+from .output import CliError, json_by_itself
 
 DEFAULT_URL = "http://127.0.0.1:8400"
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+def _by_output(context: typer.Context, value: bool) -> bool:
+    """What was asked for; where nothing was, what suits the output."""
+    source = context.get_parameter_source("as_json")
+    return json_by_itself() if source is None or source.name == "DEFAULT" else value
+
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json/--text",
+        callback=_by_output,
+        help="JSON for programs, text for people; by itself, JSON where output is no terminal "
+        "(HEADRACE_OUTPUT=text or json decides otherwise).",
+    ),
+]
 Url = Annotated[str, typer.Option("--url", envvar="HEADRACE_URL", help="Where the daemon listens.")]
 TokenFile = Annotated[
     Path | None,
@@ -20,7 +35,19 @@ TokenFile = Annotated[
         help="A file with the daemon's token. Without it: HEADRACE_TOKEN, else no token.",
     ),
 ]
-JobId = Annotated[str, typer.Argument(help="The job's id, ftjob-…")]
+
+
+def _complete_job(incomplete: str) -> list[tuple[str, str]]:
+    """For the shell: the newest jobs that begin so, each with its status. Never fails."""
+    try:
+        with connect(os.environ.get("HEADRACE_URL", DEFAULT_URL), None) as client:
+            jobs = client.jobs(limit=50)
+    except (CliError, DaemonError):
+        return []
+    return [(job["id"], job["status"]) for job in jobs if job["id"].startswith(incomplete)]
+
+
+JobId = Annotated[str, typer.Argument(help="The job's id, ftjob-…", autocompletion=_complete_job)]
 Volumes = Annotated[
     list[str] | None,
     typer.Option(

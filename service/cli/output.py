@@ -1,6 +1,7 @@
 """What the command line prints, and the exit codes it ends with."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -30,6 +31,12 @@ class CliError(Exception):
     def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
         self.code = code
         super().__init__(message)
+
+
+def json_by_itself() -> bool:
+    """Whether to print JSON when nobody has said: to a pipe or a file, not to a terminal."""
+    chosen = os.environ.get("HEADRACE_OUTPUT")
+    return chosen == "json" if chosen in ("json", "text") else not sys.stdout.isatty()
 
 
 def console() -> Console:

@@ -43,7 +43,7 @@ Price = Annotated[float | None, typer.Option(min=0, help="Per hour, in any curre
 
 def plan(
     job_file: Annotated[
-        Path | None, typer.Argument(help="A create body as JSON, as for `headrace train`.")
+        Path | None, typer.Argument(help="A create body as JSON or YAML, as for `headrace train`.")
     ] = None,
     shape: Shape = None,
     layers: Annotated[int | None, typer.Option(min=1, help="Shorten or lengthen it.")] = None,
@@ -175,7 +175,7 @@ def _of_job(job_file: Path, model: Path | None, here: Any, box: "Box") -> dict[s
     from ..schemas import parse_create
     from ..shapes import plan_object
     from ..site import Site
-    from .body import read_job_file
+    from .job_file import read_job_file
 
     try:
         asked = parse_create(read_job_file(job_file)).body()

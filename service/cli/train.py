@@ -9,7 +9,7 @@ import typer
 
 from ..client import ServerEvent
 from ..rates import Rates
-from .body import read_job_file
+from .job_file import read_job_file
 from .options import ByteSize, Device, Json, Volumes
 from .output import CliError, Exit, console, print_json
 from .progress import Progress
@@ -25,7 +25,7 @@ StateFormat = Annotated[
 
 
 def train(
-    job_file: Annotated[Path, typer.Argument(help="A create body as JSON.")],
+    job_file: Annotated[Path, typer.Argument(help="A create body as JSON or YAML.")],
     model: Annotated[
         Path | None, typer.Option(help="The model's directory, in place of the name in the job.")
     ] = None,

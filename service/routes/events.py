@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 
 from ..answers import EventPage
 from ..contract import Daemon
-from ..description import BAD, MISSING, answers, stream_of
 from ..errors import ApiError
 from ..events import follow
 from ..logs import get_logger
@@ -19,6 +18,7 @@ from ..shapes import event_object, job_object, page
 from ..status_feed import StatusFeed
 from ..story import Encoder, Thinner, encode
 from .common import After, Limit, TheDaemon, require_job, unknown_after
+from .description import BAD, MISSING, answers, stream_of
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
 box_router = APIRouter(tags=["status"])

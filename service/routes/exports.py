@@ -8,10 +8,10 @@ from fastapi.responses import StreamingResponse
 
 from ..archive import Archive
 from ..contract import Daemon
-from ..description import MISSING
 from ..errors import ApiError, not_found
 from ..jobs import JobRecord
 from .common import TheDaemon, require_job
+from .description import MISSING
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 

@@ -9,13 +9,13 @@ from fastapi.responses import FileResponse
 
 from ..answers import Deleted, File, FilePage
 from ..contract import Daemon
-from ..description import BAD, MISSING, TOO_LARGE, Responses, answers
 from ..errors import ApiError, not_found
 from ..files import Incoming, remove_file
 from ..jobs import FileRecord
 from ..shapes import file_object, page
 from ..upload_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from .common import After, TheDaemon, content_length, unknown_after
+from .description import BAD, MISSING, TOO_LARGE, Responses, answers
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 

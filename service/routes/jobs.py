@@ -9,13 +9,13 @@ from fastapi.responses import Response
 from ..answers import CheckpointPage, Freed, Job, JobPage, Plan
 from ..contract import Daemon
 from ..creation import Creation
-from ..description import BAD, MISSING, TOO_LARGE, UNCHANGED, answers
 from ..errors import ApiError
 from ..jobs import IllegalMove, JobRecord, Status, check_move
 from ..queue_times import look
 from ..schemas import CreateJob, ResumeJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
 from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
+from .description import BAD, MISSING, TOO_LARGE, UNCHANGED, answers
 
 router = APIRouter(prefix="/v1/fine_tuning", tags=["fine-tuning"])
 

@@ -7,12 +7,12 @@ from fastapi import APIRouter
 
 from ..answers import Deleted, Model, ModelList
 from ..contract import Daemon
-from ..description import BAD, MISSING, answers
 from ..errors import ApiError, not_found
 from ..logs import get_logger
 from ..model_names import NamedModel, find_model, known_models
 from ..shapes import model_object
 from .common import TheDaemon
+from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from ..answers import BoxStatus, Health
-from ..description import NOT_READY, UNCHANGED, answers
 from ..errors import ApiError
 from ..metrics import CONTENT_TYPE, Metrics
 from ..status import daemon_status
 from .common import TheDaemon, with_etag
+from .description import NOT_READY, UNCHANGED, answers
 
 router = APIRouter(tags=["status"])
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query
 
 from ..answers import Series, Timeline
 from ..contract import Daemon
-from ..description import BAD, MISSING, answers
 from ..series_table import EVAL_COLUMNS, STEP_COLUMNS, columns
 from .common import TheDaemon, require_job
+from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
 

@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from ..answers import Part, Upload
-from ..description import BAD, MISSING, TOO_LARGE, answers
 from ..shapes import part_object, upload_object
 from ..upload_schemas import CompleteUpload, CreateUpload
 from ..uploads import Uploads
 from .common import content_length
+from .description import BAD, MISSING, TOO_LARGE, answers
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 

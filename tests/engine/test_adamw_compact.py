@@ -1,11 +1,12 @@
 """AdamW in compact formats: the stated operations, unbiased, the same however it is chunked."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from compact_inputs import assert_same_matrices
 from headrace.engine import TrainConfig
 from headrace.engine.adamw import AdamScalars
 from headrace.engine.adamw_compact import adamw_matrices_torch
@@ -14,7 +15,6 @@ from headrace.engine.model import ParamSpec, RecordLayout
 from headrace.engine.optimizer import adamw_update
 from headrace.engine.state import (
     LayerViews,
-    MatrixViews,
     RecordViews,
     StateViews,
     read_weights,
@@ -150,7 +150,7 @@ def test_chunks_do_not_change_a_bit(state_format: StateFormat, dtype: torch.dtyp
         for state, chunk in ((whole, MATRIX), (pieces, 256 * 3)):
             factor = torch.tensor(0.3)
             adamw_matrices_torch(state.matrices, grad, factor, _scalars(update), chunk=chunk)
-    _assert_same(whole.matrices, pieces.matrices)
+    assert_same_matrices(whole.matrices, pieces.matrices)
 
 
 @pytest.mark.parametrize("state_format", FORMATS)
@@ -195,10 +195,3 @@ def test_a_weight_is_the_update_rounded_to_one_of_its_neighbours() -> None:
     for got, wanted in zip(held, (p, m, v), strict=True):
         steps = got.view(torch.int16).int() - (torch.from_numpy(wanted).view(torch.int32) >> 16)
         assert set(steps.tolist()) == {0, 1}
-
-
-def _assert_same(one: MatrixViews, other: MatrixViews) -> None:
-    for field in fields(MatrixViews):
-        left, right = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(left, torch.Tensor):
-            assert torch.equal(left.view(torch.uint8), right.view(torch.uint8)), field.name

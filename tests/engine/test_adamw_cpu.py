@@ -3,15 +3,19 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 import headrace.engine.adamw_cpu as adamw_cpu
+from compact_inputs import FORMATS, assert_same_matrices, compact_inputs, moved_to
 from headrace.engine import TrainConfig
 from headrace.engine.adamw import AdamScalars, adamw_torch
+from headrace.engine.adamw_compact import adamw_matrices_torch
 from headrace.engine.adamw_numba import adamw_bfloat16, adamw_float32
+from headrace.engine.compact_numba import compact_kernel
+from headrace.engine.config import StateFormat
 from headrace.engine.ranges import RangePool
 from headrace.engine.state import StateViews, join_master, split_master
 
@@ -78,12 +82,42 @@ def test_every_form_has_the_twins_bits_for_any_input(
         pool.close()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("state_format", FORMATS)
+def test_compact_formats_have_the_twins_bits_in_every_form(
+    state_format: str, dtype: torch.dtype
+) -> None:
+    start, grad = compact_inputs(state_format, 2**17 + 256 * 3)
+    grad = grad.to(dtype)
+    updates = [adamw_cpu.compact_fused, adamw_cpu.compact_chunked]
+    pool = RangePool(3, "test")
+    wanted, *others = (moved_to(start, "cpu") for _ in range(3))
+    for number in (17, 18, 19):
+        scalars = AdamScalars.at(number, learning_rate=3e-4, config=CONFIG)
+        adamw_matrices_torch(wanted, grad, torch.tensor(0.37), scalars)
+        for update, state in zip(updates, others, strict=True):
+            update(pool, state, grad, 0.37, scalars)
+    pool.close()
+    for state in others:
+        assert_same_matrices(state, wanted)
+
+
 def test_without_numba_the_update_is_chunked_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adamw_cpu, "fused", None)
     monkeypatch.setattr(adamw_cpu, "_missing", "No module named 'numba'")
     kernel = adamw_cpu.cpu_kernel()
     assert kernel.form == "chunked" and "No module named 'numba'" in kernel.why
     _assert_twin(adamw_cpu.adamw_cpu, torch.float32)
+
+
+def test_nothing_of_a_compact_format_is_compiled_in_a_step() -> None:
+    for state_format in get_args(StateFormat):
+        adamw_cpu.compile_update(state_format, torch.float32)
+    compiled = compact_kernel.cache_info().misses
+    for state_format in FORMATS:
+        state, grad = compact_inputs(state_format, 2**14)
+        adamw_cpu.compact_fused(RangePool(1, "test"), state, grad, 1.0, SCALARS)
+    assert compact_kernel.cache_info().misses == compiled
 
 
 def test_nothing_is_compiled_in_a_step() -> None:

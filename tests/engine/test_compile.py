@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
 from datasets import write_dataset
 from headrace.engine import TokenDataset, TrainConfig, shape_spec
 from headrace.engine.data import step_microbatches
-from headrace.engine.layer import LayerModule, param_views, trainable
+from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.packing import Arrangement, settle_microbatch
 from runs import Run, assert_same_state
 from tiny import make_tiny_llama
@@ -90,31 +91,55 @@ def test_a_compiler_without_memory_finds_the_layer_in_the_folder_that_was_given(
     assert_same_state(*states)
 
 
-@pytest.mark.parametrize(("how", "most"), [("dynamic", 1), ("static", 4)])
-def test_packed_microbatches_of_any_lengths_share_few_compiled_graphs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, most: int
+@pytest.mark.parametrize(
+    ("packing", "how", "most"), [("on", "dynamic", 1), ("on", "static", 4), ("off", "dynamic", 2)]
+)
+def test_microbatches_of_any_lengths_share_few_compiled_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: Any, how: Any, most: int
 ) -> None:
     """Counted with a backend that compiles nothing: what is compiled anew, Dynamo decides."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     rng = np.random.default_rng(2)
     lengths = [3, 400, *rng.integers(3, 200, 100).tolist()]
     dataset = TokenDataset.open(write_dataset(tmp_path / "data", lengths, vocab=384))
-    config = TrainConfig(model="m", dataset="d", batch_rows=6, microbatch_rows=2, compile=how)
+    config = TrainConfig(
+        model="m", dataset="d", batch_rows=5, microbatch_rows=2, compile=how, packing=packing
+    )
     arrangement = Arrangement.of(settle_microbatch(config, dataset.longest))
     spec = shape_spec("tiny", layers=1)
     module = LayerModule(spec, device=torch.device("cpu"), dtype=torch.float32, compile=how)
     layout = spec.of_kind("layer")[0]
     weights = param_views(torch.zeros(layout.num_elements), layout)
-    torch._dynamo.reset()
     counters.clear()
     shapes = set()
     for step in range(1, 7):
         for batch in step_microbatches(dataset, arrangement, step=step):
             hidden = torch.zeros(*batch.ids.shape, spec.hidden_size, requires_grad=True)
-            positions = module.positions(batch.ids.shape[1], batch.lengths, packed=True)
+            assert batch.ids.shape[1] % 128 == 0
+            positions = module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
             module.forward_only(layout, weights, hidden, positions)
-            output = module.forward(layout, trainable(weights), hidden, positions)
+            output = module.forward(layout, module.leaves(layout, weights), hidden, positions)
             torch.autograd.backward(output.sum())
             shapes.add(batch.ids.shape)
     assert len(shapes) > 2
     assert counters["stats"]["unique_graphs"] <= most
+
+
+def test_a_layer_that_would_go_on_uncompiled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond torch's limit of forms it would, without a word and with other bits."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr("headrace.engine.layer._MAX_COMPILED", 2)
+    spec = shape_spec("tiny", layers=1)
+    module = LayerModule(spec, device=torch.device("cpu"), dtype=torch.float32, compile="static")
+    layout = spec.of_kind("layer")[0]
+    weights = param_views(torch.zeros(layout.num_elements), layout)
+
+    def forward(num_tokens: int) -> None:
+        hidden = torch.zeros(1, num_tokens, spec.hidden_size)
+        positions = module.positions(num_tokens, torch.tensor([num_tokens]), packed=False)
+        module.forward_only(layout, weights, hidden, positions)
+
+    forward(8)
+    forward(16)
+    with pytest.raises(FailOnRecompileLimitHit):
+        forward(24)

@@ -72,6 +72,22 @@ def test_the_report_counts_what_the_data_set_holds(tmp_path: Path) -> None:
     assert stored == json.loads(json.dumps(report.to_dict()))
 
 
+def test_the_report_tells_what_packing_saves(tmp_path: Path) -> None:
+    lines = [row("One."), row("Two " * 30), row("Three.")]
+    report, dataset = prepared(tmp_path, *lines, batch_rows=3, microbatch_rows=2)
+    short, long, other = (
+        sorted(dataset.lengths.tolist())[::2] + sorted(dataset.lengths.tolist())[1:2]
+    )
+    computed = 2 * long + short  # the two longest side by side, and the shortest alone
+    assert report.padding == {
+        "batch_rows": 3,
+        "microbatch_rows": 2,
+        "padding_tokens": computed - report.tokens,
+        "saved_by_packing": round(1 - report.tokens / computed, 4),
+    }
+    assert long > other
+
+
 def test_the_preview_shows_which_words_train(tmp_path: Path) -> None:
     report, _ = prepared(tmp_path, row("One."), row("Two."), row("Three."))
     assert len(report.preview) == 2

@@ -7,7 +7,7 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from headrace.engine import TrainConfig
-from headrace.engine.layer import LayerModule, param_views, trainable
+from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.model import ModelSpec
 from headrace.engine.sizes import saved_bytes
 from headrace.engine.source import spec_from_config
@@ -39,7 +39,7 @@ def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
     most = 0
     for layout in spec.of_kind("layer"):
         flat = torch.randn(layout.num_elements).to(dtype)
-        weights = trainable(param_views(flat, layout))
+        weights = module.leaves(layout, param_views(flat, layout))
         hidden = torch.randn(*shape, spec.hidden_size).to(dtype).requires_grad_()
         held: dict[int, int] = {}
 

@@ -78,7 +78,7 @@ def test_a_strategy_changes_no_bit_and_moves_what_its_formula_says(
     assert len(set(placement.tiers)) == 1 + is_mixed
     expected = formula_bytes(
         read_model_spec(model),
-        with_strategy(run.config),
+        with_strategy(read_model_spec(model), run.config),
         placement,
         way=plan["clip_way"],
         redone=plan["clip_way"] == "speculative",

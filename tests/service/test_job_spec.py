@@ -169,6 +169,55 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert {name: job.hyperparameters[name] for name in asked} == asked
 
 
+def test_an_adapter_is_settled_and_makes_a_config(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    job = resolve(model_dir, rows, {"adapter": {"type": "lora"}})
+    assert job.hyperparameters["adapter"] == {
+        "type": "lora", "rank": 16, "alpha": 32.0, "rslora": False, "dropout": 0.0,
+        "target_modules": "all-linear", "base": None,
+    }  # fmt: skip
+    assert job.hyperparameters["learning_rate"] == 2e-4
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.method, config.lora_rank, config.lora_alpha) == ("lora", 16, 32.0)
+    assert (config.lora_targets, config.frozen_format) == (("all-linear",), "auto")
+    assert config.lora_export == "adapter"
+    assert job.settings["export"] == [{"format": "adapter", "dtype": "auto"}]
+    assert job.plan["device_bytes"]["table_grad"] == 0
+
+
+def test_qlora_targets_and_a_whole_export_are_what_was_asked(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    adapter = {"type": "qlora", "rank": 4, "target_modules": ["q_proj", "v_proj"], "rslora": True}
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    job = resolve(model_dir, rows, {"adapter": adapter}, export=[{"format": "hf"}])
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.lora_targets, config.lora_rslora) == (("q_proj", "v_proj"), True)
+    assert (config.frozen_format, config.lora_export) == ("nf4", "merged")
+
+
+def test_frozen_parameters_are_those_of_the_patterns(model_dir: Path, tmp_path: Path) -> None:
+    patterns = ["model.embed_tokens.*", "*.mlp.*"]
+    job = resolve(model_dir, write_rows(tmp_path / "t.jsonl", 9), {"freeze": patterns})
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert config.freeze == tuple(patterns) and config.method == "full"
+
+
+@pytest.mark.parametrize(
+    ("asked", "top", "said"),
+    [
+        ({"freeze": ["model.embed.*"]}, {}, "is the name of no parameter"),
+        ({"adapter": {"type": "lora", "target_modules": "qkv"}}, {}, "'qkv' is the name of no"),
+        ({"adapter": {"type": "lora"}, "freeze": ["*"]}, {}, "do not go together"),
+        ({}, {"export": [{"format": "adapter"}]}, "the job trains none"),
+    ],
+)
+def test_what_cannot_be_trained_so_is_refused(
+    model_dir: Path, tmp_path: Path, asked: dict[str, Any], top: dict[str, Any], said: str
+) -> None:
+    assert said in refusal(model_dir, write_rows(tmp_path / "t.jsonl", 9), asked, **top).message
+
+
 @pytest.mark.parametrize(
     ("asked", "state_format"),
     [(None, "exact"), ("exact", "exact"), ("economy", "q8"), ("q8", "q8"), ("sr_q8", "sr_q8")],

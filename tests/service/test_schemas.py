@@ -5,6 +5,7 @@ import pytest
 from headrace.service.errors import ApiError, did_you_mean
 from headrace.service.schemas import CreateJob, Hyperparameters, parse_create
 
+ADAPTER = "method.supervised.hyperparameters.adapter"
 BODY: dict[str, Any] = {"model": "tiny", "training_file": "file-1"}
 
 
@@ -113,7 +114,11 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"limits": {"max_hours": 0}}, "limits.max_hours"),
         ({"export": []}, "export"),
         ({"export": [{"format": "onnx"}]}, "export.0.format"),
-        ({"hyperparameters": {"adapter": {"type": "lora"}}}, "hyperparameters.adapter"),
+        ({"method": supervised(adapter={"type": "dora"})}, f"{ADAPTER}.type"),
+        ({"method": supervised(adapter={"rank": 8})}, f"{ADAPTER}.type"),
+        ({"method": supervised(adapter={"type": "lora", "dropout": 0.1})}, f"{ADAPTER}.dropout"),
+        ({"method": supervised(adapter={"type": "lora", "base": "nf4"})}, f"{ADAPTER}.base"),
+        ({"method": supervised(adapter={"type": "lora", "r": 8})}, f"{ADAPTER}.r"),
         ({"chat_template": "x"}, "chat_template"),
         ({"hyperparameters": {"clip_mode": "some"}}, "hyperparameters.clip_mode"),
         ({"training_file": None}, "training_file"),

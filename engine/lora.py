@@ -1,0 +1,77 @@
+"""Low-rank adapters: which projections get one, and the tensors of each. Pure, no torch.
+
+Hu et al., "LoRA" (2021): a frozen weight W of shape (out, in) acts as W + scaling * B A, with A
+(rank, in) and B (out, rank) trained. Kalajdzievski, "rsLoRA" (2023): scaling alpha / sqrt(rank)
+instead of alpha / rank.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .model import LAYERS, Lora, RecordLayout
+from .model_files import ModelError
+
+ALL_LINEAR = "all-linear"
+DOWN, UP = "lora_A.weight", "lora_B.weight"  # A and B, by peft's names
+
+Shape = tuple[int, ...]
+
+
+def chooses(lora: Lora, module: str) -> bool:
+    """Whether a projection gets an adapter, by its name in the whole model."""
+    if any(module.endswith(f".{target}") for target in lora.targets):
+        return True
+    if len(lora.targets) > 1:
+        return False
+    (target,) = lora.targets
+    return target == ALL_LINEAR or re.fullmatch(target, module) is not None
+
+
+def adapted(lora: Lora, layer: RecordLayout) -> list[str]:
+    """Names within the layer of the projections that get an adapter, in the layer's order."""
+    return [
+        module.removeprefix(LAYERS).split(".", 1)[1]
+        for module in projections(layer)
+        if chooses(lora, module)
+    ]
+
+
+def projections(layer: RecordLayout) -> list[str]:
+    """Names in the whole model of a layer's projections: its matrices."""
+    return [
+        param.name.removesuffix(".weight")
+        for param in layer.params
+        if len(param.full_shape) == 2 and param.name.endswith(".weight")
+    ]
+
+
+def adapter_tensors(lora: Lora, layer: RecordLayout) -> list[tuple[str, Shape]]:
+    """Names in the whole model and shapes of a layer's adapters: A and B of each projection."""
+    shapes = {param.name: param.full_shape for param in layer.params}
+    tensors: list[tuple[str, Shape]] = []
+    for module in projections(layer):
+        if chooses(lora, module):
+            rows, columns = shapes[f"{module}.weight"]
+            tensors += [(f"{module}.{DOWN}", (lora.rank, columns))]
+            tensors += [(f"{module}.{UP}", (rows, lora.rank))]
+    return tensors
+
+
+def check_targets(lora: Lora, layers: Sequence[RecordLayout]) -> None:
+    """ModelError when a target is no valid expression, or one of them chooses nothing."""
+    modules = [module for layer in layers for module in projections(layer)]
+    if len(lora.targets) > 1 and ALL_LINEAR in lora.targets:
+        raise ModelError(f"target modules of adapters: {ALL_LINEAR!r} stands alone, or not at all")
+    for target in lora.targets:
+        one = replace(lora, targets=(target,))
+        try:
+            found = any(chooses(one, module) for module in modules)
+        except re.error as e:
+            raise ModelError(f"target modules of adapters: {target!r} is no expression: {e}") from e
+        if not found:
+            known = sorted({module.rsplit(".", 1)[-1] for module in modules})
+            raise ModelError(
+                f"target modules of adapters: {target!r} is the name of no projection of this "
+                f"model; wanted {ALL_LINEAR}, a regular expression, or some of {', '.join(known)}"
+            )
