@@ -1,11 +1,11 @@
-# make setup | demo | test | check | lock | clean. Needs Python 3.11 or newer with venv, and nothing else.
+# make setup | demo | test | check | lock | try-image | clean. Needs Python 3.11 or newer with venv, and nothing else.
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test check lock clean
+.PHONY: help setup demo test check lock try-image clean
 
 help:
 	@echo "make setup   a virtual environment in $(VENV) with Headrace and all its tools"
@@ -13,7 +13,8 @@ help:
 	@echo "make test    the whole test suite on the CPU"
 	@echo "make check   ruff, mypy, hadolint"
 	@echo "make lock    write docker/requirements-*.lock anew; TORCH_CPU says where torch without CUDA is found"
-	@echo "make clean   remove $(VENV), .demo and every cache"
+	@echo "make try-image   build the image, run the compose file, stop a job and resume it (root, podman)"
+	@echo "make clean   remove $(VENV), .demo, .try-image and every cache"
 
 setup: $(READY)
 
@@ -43,13 +44,18 @@ check: setup
 # The images' lock files: every package, with the hashes of its files.
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 --custom-compile-command 'make lock' $(UPGRADE)
-TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
+TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
 
 lock: setup
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[image]'
 	$(LOCK) docker/requirements-build.in -o docker/requirements-build.lock
 	$(LOCK) pyproject.toml -c constraints.txt --extra gguf --extra gds -o docker/requirements-cuda.lock
 	$(LOCK) pyproject.toml docker/requirements-cpu.in --extra gguf $(TORCH_CPU) -o docker/requirements-cpu.lock
 
+try-image: setup
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[image]'
+	$(BIN)/python -m deploy.try_image $(ARGS)
+
 clean:
-	rm -rf $(VENV) .demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .try-image dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from . import auth, files, logs
+from . import auth, files, logs, templating
 from .attempts import FailedAttempts
 from .contract import Daemon
 from .creation import Creation
@@ -96,7 +96,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if auth.first_token(app.state.tokens, settings.host, token_path):
             log.warning("made the first access token; read it from the file", path=str(token_path))
         daemon.hub.add_listener(app.state.metrics.observe)
-        async with _beside(_keep_house(daemon, app.state.uploads, app.state.tokens)):
+        house = _keep_house(daemon, app.state.uploads, app.state.tokens)
+        async with _beside(house), _beside(asyncio.to_thread(templating.compile_all)):
             yield
     finally:
         await daemon.stop()

@@ -49,20 +49,20 @@ def advice(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _seconds(plan: Mapping[str, Any]) -> Iterator[Row]:
-    forecast = plan.get("forecast")
-    if not forecast:
-        return
-    step = forecast["step_seconds"]
-    yield _row(
-        "A step takes", shown(step["expected"], "duration"), "engine.step_time_s", "duration"
-    )
-    yield _row("or, at the ends", span(step["low"], step["high"]), None, "")
-    for phase in forecast["step"]["phases"]:
+    """Any part may be missing: plans stay in the journal as they were made, by any version."""
+    step = pick(plan, "forecast.step_seconds") or {}
+    if "expected" in step:
+        told = shown(step["expected"], "duration")
+        yield _row("A step takes", told, "engine.step_time_s", "duration")
+    if "low" in step and "high" in step:
+        yield _row("Between", span(step["low"], step["high"]), None, "")
+    for phase in pick(plan, "forecast.step.phases") or ():
         name, told = str(phase["phase"]), shown(phase["seconds"], "duration")
         yield _row(name.capitalize(), told, f"report.{name}_seconds", "duration")
-    rate = shown(forecast["tokens_per_second"], "per_second")
-    yield _row("Tokens a second", rate, "engine.tokens_per_s", "per_second")
-    if total := plan.get("total_steps"):
+    if (rate := pick(plan, "forecast.tokens_per_second")) is not None:
+        told = shown(rate, "per_second")
+        yield _row("Tokens a second", told, "engine.tokens_per_s", "per_second")
+    if "expected" in step and (total := plan.get("total_steps")):
         yield _row("All steps", shown(total * step["expected"], "duration"), None, "")
 
 

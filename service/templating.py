@@ -19,6 +19,12 @@ def render(template: str, view: dict[str, Any]) -> str:
     return _environment().get_template(template).render(view)
 
 
+def compile_all() -> None:
+    """Make every template ready, so that the first page comes as fast as the next."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
+
+
 def live(root: Any, path: str, form: str, none: str = NONE_YET) -> Markup:
     """A value that the page's script keeps fresh: it has the path, the form and the words for None.
 

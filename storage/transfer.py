@@ -71,6 +71,14 @@ class Mark:
         return float(self._event.elapsed_time(later._event)) / 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When an event of the device was, on the monotonic clock."""
+
+    event: Any
+    moment: float
+
+
 class Transfer:
     """The copies to and from one device; a context manager."""
 
@@ -79,7 +87,7 @@ class Transfer:
         self._device = device
         self._meters = {direction: LinkMeter() for direction in _DIRECTIONS}
         self._streams: dict[tuple[str, bool], Any] = {}
-        self._timed: list[tuple[str, int, int, Any, Any]] = []
+        self._timed: list[tuple[str, int, int, _Clock, Any, Any]] = []
         self._lock = threading.Lock()
         self._device_clock: _Clock | None = None
         if device.type == "cuda":
@@ -193,6 +201,7 @@ class Transfer:
         padding: int,
         after: Fence | Sequence[Fence],
     ) -> Fence:
+        clock = self._clock()  # before the copy: the time between two events is not negative
         begun, ended = (_cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(stream):
             for fence in (after,) if isinstance(after, Fence) else after:
@@ -204,7 +213,7 @@ class Transfer:
             if tensor.is_cuda:  # its memory may not be given to others before the copy is through
                 tensor.record_stream(stream)
         with self._lock:
-            self._timed.append((direction, payload, padding, begun, ended))
+            self._timed.append((direction, payload, padding, clock, begun, ended))
         self._count_finished()
         return Fence(ended, meter=self._meters[direction])
 
@@ -212,13 +221,11 @@ class Transfer:
         """Move the copies that are through from the list of events into the counters."""
         with self._lock:
             under_way = []
-            clock = self._clock() if self._timed else None
             for entry in self._timed:
-                direction, payload, padding, begun, ended = entry
+                direction, payload, padding, clock, begun, ended = entry
                 if not ended.query():
                     under_way.append(entry)
                     continue
-                assert clock is not None
                 self._meters[direction].add(
                     payload_bytes=payload,
                     padding_bytes=padding,
@@ -227,7 +234,7 @@ class Transfer:
                 )
             self._timed = under_way
 
-    def _clock(self) -> "_Clock":
+    def _clock(self) -> _Clock:
         """A moment of the device on our own clock, not long ago: its floats hold few digits."""
         if self._device_clock is None or time.monotonic() - self._device_clock.moment > _CLOCK_LIFE:
             event = _cuda.Event(enable_timing=True)
@@ -235,11 +242,3 @@ class Transfer:
             event.synchronize()  # at once: nothing else is ever given to that stream
             self._device_clock = _Clock(event, time.monotonic())
         return self._device_clock
-
-
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """When an event of the device was, on the monotonic clock."""
-
-    event: Any
-    moment: float

@@ -1,5 +1,6 @@
 """A headless Chromium: what a page shows, what it asked for, what it complained of."""
 
+import base64
 import json
 import shutil
 import time
@@ -78,6 +79,27 @@ class Browser:
     def script(self, code: str, *arguments: Any) -> Any:
         """Run a function body in the page."""
         return self.driver.execute_script(code, *arguments)
+
+    def picture_of(self, first: str, last: str) -> bytes:
+        """A PNG of the cards from the one of the first selector to the one of the last."""
+        places = self.script(
+            "return arguments[0].map((one) => {"
+            "const box = document.querySelector(one).closest('.card').getBoundingClientRect();"
+            "return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, end: box.bottom"
+            " + scrollY}})",
+            [first, last],
+        )
+        start, end = places
+        clip = {
+            "x": start["x"] - 8,
+            "y": start["y"] - 8,
+            "width": start["width"] + 16,
+            "height": end["end"] - start["y"] + 16,
+            "scale": 1,
+        }
+        options = {"format": "png", "clip": clip, "captureBeyondViewport": True}
+        answer = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)
+        return base64.b64decode(answer["data"])
 
     def until(self, look: Callable[[], T], seconds: float = WAIT_SECONDS) -> T:
         """What `look` answers, once that is something; elements may come and go meanwhile."""

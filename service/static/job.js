@@ -2,6 +2,7 @@
 
 import { bind, localTimes, moment } from "./bind.js";
 import { Curves } from "./chart.js";
+import { FORMATS } from "./format.js";
 import { drawFlows, drawLanes } from "./lanes.js";
 import { follow } from "./live.js";
 import { api, complain, tell } from "./page.js";
@@ -74,7 +75,17 @@ async function loadTimeline() {
 function show(job) {
   Object.assign(state, job, { report: state.report, tier: state.tier });
   bind(document, state);
+  showTitle();
   drawSoon();
+}
+
+const title = document.title;
+
+// How far it is, also for those who look at another tab.
+function showTitle() {
+  const { step, total_steps: total } = state.engine;
+  const isRunning = state.status === "running" && total;
+  document.title = isRunning ? `${FORMATS.share((step ?? 0) / total)} · ${title}` : title;
 }
 
 let lastTimeline = 0;
@@ -88,6 +99,7 @@ function takeMetrics(event) {
   series.add("steps", data);
   zoomed?.add("steps", data);
   bind(document, state);
+  showTitle();
   drawSoon();
   if (Date.now() - lastTimeline > 1000) {
     lastTimeline = Date.now();
@@ -120,6 +132,8 @@ function tellOf(event) {
 
 function change(event) {
   addEvent(event);
+  if (event.kind === "status") state.status = event.data.status;
+  showTitle();
   renew();
 }
 

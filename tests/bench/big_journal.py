@@ -71,6 +71,10 @@ def questions(ids: list[str], events_each: int) -> dict[str, str]:
     jobs = "/v1/fine_tuning/jobs"
     return {
         "page": "/",
+        "page of a job": f"/jobs/{job}",
+        "page of the oldest jobs": f"/?after={ids[1]}",
+        "form for a job": "/new",
+        "a job's curves": f"{jobs}/{job}/series",
         "status": "/status",
         "metrics": "/metrics",
         "jobs, first 20": jobs,

@@ -1,5 +1,6 @@
 """The page in a real browser: from an upload to the model, with nothing from elsewhere."""
 
+import hashlib
 import importlib.util
 import json
 import tarfile
@@ -198,6 +199,21 @@ def test_a_mistake_is_told_at_its_field(window: Browser, served: Served) -> None
     window.until(lambda: window.find("#submit").is_enabled())
     # The refusal is an answer of the API, which a browser notes as an error of its own.
     assert all("400" in said for said in window.complaints())
+
+
+def test_a_large_file_goes_up_in_parts(window: Browser, served: Served) -> None:
+    large = served.home / "large.jsonl"
+    row = served.rows.read_bytes().splitlines(keepends=True)[0]
+    large.write_bytes(row * (40_000_000 // len(row)))
+    window.open("/new")
+    window.find("#training_file-file").send_keys(str(large))
+    window.until(lambda: "is uploaded" in window.text("[data-upload] .upload-told"), 60)
+    window.until(lambda: window.find("#training_file").get_attribute("value"))
+    name = str(window.find("#training_file").get_attribute("value"))
+    record = served.daemon.journal.file(name)
+    assert record and record.filename == "large.jsonl"
+    assert record.sha256 == hashlib.sha256(large.read_bytes()).hexdigest()
+    assert [url for url in window.asked() if url.endswith("/parts")]
 
 
 def test_the_curve_is_read_and_zoomed_with_keys(window: Browser, finished: str) -> None:

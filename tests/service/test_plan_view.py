@@ -30,7 +30,7 @@ def rows_of(plan: Any, *, on_cpu: bool) -> dict[str, Any]:
 def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
     assert rows_of(PLAN, on_cpu=False) == {
         "A step takes": ("4.00 s", "engine.step_time_s"),
-        "or, at the ends": ("3.60 – 4.80 s", None),
+        "Between": ("3.60 – 4.80 s", None),
         "Forward": ("1.50 s", "report.forward_seconds"),
         "Backward": ("2.50 s", "report.backward_seconds"),
         "Tokens a second": ("2,048", "engine.tokens_per_s"),
@@ -49,6 +49,13 @@ def test_a_plan_is_told_line_by_line_with_its_measured_twin() -> None:
 def test_what_a_plan_does_not_say_is_left_out() -> None:
     assert plan_groups({}, on_cpu=False) == [] and homes({}) == {} and advice({}) == []
     assert [title for title, _ in plan_groups({"volume_bytes": 1}, on_cpu=True)] == ["Room"]
+
+
+def test_a_plan_of_another_version_is_told_as_far_as_it_goes() -> None:
+    forecast = {"step_seconds": {"expected": 1.5}, "conditions": []}
+    assert rows_of({"forecast": forecast, "tiers": ["nvme"]}, on_cpu=False) == {
+        "A step takes": ("1.50 s", "engine.step_time_s")
+    }
 
 
 def test_on_a_cpu_both_tiers_are_one_memory() -> None:
