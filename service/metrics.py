@@ -7,8 +7,8 @@ it ends.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -49,11 +49,35 @@ class Metrics:
             "headrace_nonfinite_steps", "Steps without a finite gradient", registry=registry
         )
 
+        self._commits = Histogram(
+            "headrace_checkpoint_seconds",
+            "Seconds per commit of the training state",
+            buckets=STEP_BUCKETS,
+            registry=registry,
+        )
+        self._committed_at = Gauge(
+            "headrace_checkpoint_last_success_timestamp_seconds",
+            "When training state was last committed",
+            registry=registry,
+        )
+        self._rows = Counter(
+            "headrace_dataset_rows", "Rows of data sets by their fate", ["outcome"],
+            registry=registry,
+        )  # fmt: skip
+
     def observe(self, event: EventRecord) -> None:
-        """Count a step; other events are passed over."""
-        if event.type != "metrics" or not event.data or "step_seconds" not in event.data:
-            return
-        data = event.data
+        """Count a step, a commit, the rows of a data report; other events are passed over."""
+        data = event.data or {}
+        if event.type == "metrics" and "step_seconds" in data:
+            self._count_step(data)
+        elif event.type == "commit":
+            self._commits.observe(data.get("seconds", 0))
+            self._committed_at.set(event.created_at)
+        elif event.type == "message" and "kept" in data and "rows" in data:
+            self._rows.labels("kept").inc(data["kept"])
+            self._rows.labels("left_out").inc(data["rows"] - data["kept"])
+
+    def _count_step(self, data: Mapping[str, Any]) -> None:
         self._steps.observe(data["step_seconds"])
         self._tokens.inc(data.get("num_tokens", 0))
         self._skipped.inc(bool(data.get("skipped")))
@@ -94,6 +118,7 @@ class _Gauges(Collector):
         ready.add_metric([], not self._daemon.ready())
         yield ready
         yield from self._running()
+        yield from _box(self._daemon.status())
 
     def _running(self) -> Iterator[Metric]:
         gauges = {
@@ -106,6 +131,10 @@ class _Gauges(Collector):
             ),
         }
         loss = GaugeMetricFamily("headrace_job_loss", "Newest loss", labels=["job", "split"])
+        tokens = CounterMetricFamily("headrace_job_tokens", "Tokens of the job", labels=["job"])
+        tiers = GaugeMetricFamily(
+            "headrace_tier_bytes", "Bytes that the plan gives a tier", labels=["tier", "kind"]
+        )
         for job in self._daemon.journal.jobs(status=["running"]):
             for name, gauge in gauges.items():
                 if (value := job.engine.get(name)) is not None:
@@ -113,7 +142,40 @@ class _Gauges(Collector):
             for split, name in (("train", "loss"), ("valid", "eval_loss")):
                 if (value := job.engine.get(name)) is not None:
                     loss.add_metric([job.id, split], value)
-        yield from (*gauges.values(), loss)
+            tokens.add_metric([job.id], job.engine.get("tokens_seen", 0))
+            for tier in ("device", "host"):
+                planned = (job.engine.get("plan") or {}).get(f"{tier}_bytes") or {}
+                for kind, size in planned.items():
+                    tiers.add_metric([tier, kind], size)
+        yield from (*gauges.values(), loss, tokens, tiers)
+
+
+def _box(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """The worker's restarts, and each volume's drive as far as it tells."""
+    restarts = CounterMetricFamily("headrace_worker_restarts", "Times the worker was replaced")
+    restarts.add_metric([], status["worker"].get("restarts", 0))
+    yield restarts
+    free = GaugeMetricFamily("headrace_volume_free_bytes", "Free bytes", labels=["volume"])
+    written = CounterMetricFamily(
+        "headrace_ssd_written_bytes", "Bytes ever written to a drive", labels=["device"]
+    )
+    used = GaugeMetricFamily(
+        "headrace_ssd_used_life_ratio", "Share of a drive's rated life", labels=["device"]
+    )
+    heat = GaugeMetricFamily(
+        "headrace_ssd_temperature_celsius", "A drive's temperature", labels=["device"]
+    )
+    for volume in status.get("storage", ()):
+        free.add_metric([volume["path"]], volume["free_bytes"])
+        health = volume.get("health") or {}
+        for family, name, scale in (
+            (written, "written_bytes", 1.0),
+            (used, "percentage_used", 0.01),
+            (heat, "temperature_celsius", 1.0),
+        ):
+            if health.get(name) is not None:
+                family.add_metric([health["device"]], scale * health[name])
+    yield from (free, written, used, heat)
 
 
 def _links(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

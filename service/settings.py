@@ -32,7 +32,9 @@ class Settings(BaseSettings):
     not known yet of drives and compute, some seconds.
     """
 
-    model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="HEADRACE_", env_ignore_empty=True, extra="forbid", frozen=True
+    )
 
     data_dir: Path = Path("~/.local/share/headrace")
     models_dir: Annotated[tuple[Path, ...], NoDecode] = ()
@@ -105,7 +107,7 @@ class Settings(BaseSettings):
         """
         values = tomllib.loads(config.read_text(encoding="utf-8")) if config else {}
         from_environment = {
-            name for name in cls.model_fields if f"HEADRACE_{name}".upper() in os.environ
+            name for name in cls.model_fields if os.environ.get(f"HEADRACE_{name}".upper())
         }
         kept = {name: value for name, value in values.items() if name not in from_environment}
         return cls(**kept | {name: value for name, value in given.items() if value is not None})

@@ -197,7 +197,8 @@ def exported() -> set[str]:
         engine={"step": 1, "total_steps": 2, "tokens_per_s": 3.0, "loss": 1.0, "eval_loss": 1.0},
     )
     journal = SimpleNamespace(job_counts=dict, jobs=lambda status: [job])
-    daemon = SimpleNamespace(journal=journal, ready=lambda: [])
+    status = {"worker": {"restarts": 0}}
+    daemon = SimpleNamespace(journal=journal, ready=lambda: [], status=lambda: status)
     metrics = Metrics(cast(Daemon, daemon))
     data = {"step_seconds": 1.0, "links": {"nvme_read": {}}}
     metrics.observe(cast(EventRecord, SimpleNamespace(type="metrics", data=data)))

@@ -26,7 +26,7 @@ def check(
     model: Annotated[
         Path | None, typer.Option(help="A model's directory: count tokens and labels with it.")
     ] = None,
-    max_seq_len: Annotated[int, typer.Option(help="Longer rows are reported.")] = 2048,
+    max_seq_len: Annotated[int, typer.Option(min=1, help="Longer rows are reported.")] = 2048,
     overlong: Annotated[Overlong, typer.Option(help="What becomes of longer rows.")] = "error",
     train_on: Annotated[TrainOn, typer.Option(help="What of a row is trained.")] = "assistant",
     as_json: Json = False,
