@@ -93,14 +93,10 @@ def parse_arguments() -> argparse.Namespace:
 def make_config(arguments: argparse.Namespace) -> TrainConfig:
     """The product's settings, over a random model and rows of real text in the work directory."""
     work = arguments.work_dir
-    config = dict(shape_spec(arguments.shape, arguments.layers).config)
-    torch.manual_seed(arguments.seed)
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(**config)
-    )
-    model.save_pretrained(work / "model")
+    random_model(arguments.shape, arguments.layers, arguments.seed, work / "model")
     ids = token_rows(arguments)
-    assert ids.max() < config["vocab_size"], "the tokenizer knows more tokens than the model"
+    vocab_size = shape_spec(arguments.shape).vocab_size
+    assert ids.max() < vocab_size, "the tokenizer knows more tokens than the model"
     write_rows(work / "data", ids)
     (work / "volume").mkdir()
     return TrainConfig(
@@ -121,6 +117,17 @@ def make_config(arguments: argparse.Namespace) -> TrainConfig:
         volumes=(str(work / "volume"),),
         commit_every_steps=arguments.steps,
     )
+
+
+def random_model(shape: str, layers: int | None, seed: int, folder: Path) -> Path:
+    """Write a model of a named shape with random weights; the folder."""
+    config = dict(shape_spec(shape, layers).config)
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config)
+    )
+    model.save_pretrained(folder)
+    return folder
 
 
 def token_rows(arguments: argparse.Namespace) -> Any:
