@@ -15,6 +15,7 @@ from .model import (
     HEAD,
     LAYERS,
     NORM,
+    ROUTER,
     LayerKind,
     ModelSpec,
     ParamSpec,
@@ -137,17 +138,19 @@ def lay_out(
     layer: Tensors,
     *,
     kinds: Sequence[LayerKind] | None = None,
+    layers: Sequence[Tensors] | None = None,
     tied: bool,
     max_record_elements: int,
     **traits: Any,
 ) -> ModelSpec:
-    """The spec of a model whose layers all hold the tensors `layer`.
+    """The spec of a model whose layers all hold the tensors `layer`, or each those of `layers`.
 
     Every layer attends to all tokens before it where `kinds` are not given. Tables are cut into
     row pieces of at most `max_record_elements`, or of a third of a layer where that is more.
     `traits` are further fields of ModelSpec.
     """
-    records = tuple(_records(sizes, layer, tied=tied, max_record_elements=max_record_elements))
+    each = [layer] * sizes.num_layers if layers is None else layers
+    records = tuple(_records(sizes, each, tied=tied, max_record_elements=max_record_elements))
     full = (LayerKind(name="full_attention"),) * sizes.num_layers
     return ModelSpec(
         family=family,
@@ -168,15 +171,16 @@ def lay_out(
 
 
 def _records(
-    sizes: DecoderSizes, layer: Tensors, *, tied: bool, max_record_elements: int
+    sizes: DecoderSizes, layers: Sequence[Tensors], *, tied: bool, max_record_elements: int
 ) -> Iterator[RecordLayout]:
-    # Vectors behind the matrices, which alone have compact state formats.
-    params, layer_elements = pack(sorted(layer, key=lambda tensor: len(tensor[1]) == 1))
-    limit = max(max_record_elements, layer_elements // TABLE_SHARE)
+    packed = {id(layer): pack(sorted(layer, key=_order)) for layer in layers}
+    largest = max(num_elements for _, num_elements in packed.values())
+    limit = max(max_record_elements, largest // TABLE_SHARE)
     table = (sizes.vocab_size, sizes.hidden_size)
     _check_num_records(sizes, -(-sizes.vocab_size // _rows_in(table, limit)))
     yield from _table_records("embed", "embedding", EMBEDDING, table, limit)
-    for i in range(sizes.num_layers):
+    for i, layer in enumerate(layers):
+        params, num_elements = packed[id(layer)]
         named = tuple(
             ParamSpec(
                 name=f"{LAYERS}{i}.{param.name}",
@@ -187,12 +191,18 @@ def _records(
             for param in params
         )
         yield RecordLayout(
-            name=f"layers.{i}", kind="layer", params=named, num_elements=layer_elements
+            name=f"layers.{i}", kind="layer", params=named, num_elements=num_elements
         )
     norm, norm_elements = pack([(NORM, (sizes.hidden_size,))])
     yield RecordLayout(name="norm", kind="norm", params=norm, num_elements=norm_elements)
     if not tied:
         yield from _table_records("head", "head", HEAD, table, limit)
+
+
+def _order(tensor: tuple[str, Shape]) -> int:
+    """Vectors behind the matrices, which alone have compact state formats; a router behind all."""
+    name, shape = tensor
+    return 2 if name.endswith(ROUTER) else int(len(shape) == 1)
 
 
 def _check_num_records(sizes: DecoderSizes, num_pieces: int = 0) -> None:

@@ -8,6 +8,7 @@ from .gemma import gemma2_spec, gemma3_spec
 from .llama import llama_spec, mistral_spec, olmo2_spec, phi3_spec, qwen2_spec, qwen3_spec
 from .model import ModelSpec
 from .model_files import UnknownFamily
+from .moe import mixtral_spec, qwen3_moe_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ FAMILIES: dict[str, Family] = {  # by `model_type` of config.json
         config_class="Gemma3TextConfig",
         rope_per_kind=True,
     ),
+    "mixtral": _family(mixtral_spec, "mixtral", "Mixtral"),
+    "qwen3_moe": _family(qwen3_moe_spec, "qwen3_moe", "Qwen3Moe"),
     "llama": _family(llama_spec, "llama", "Llama"),
     "mistral": _family(mistral_spec, "mistral", "Mistral"),
     "olmo2": _family(olmo2_spec, "olmo2", "Olmo2"),

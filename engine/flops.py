@@ -14,18 +14,24 @@ def layer_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_token
 
     Backward takes `backward_flops`, and these once more where the layer is recomputed.
     """
-    matrices = 2.0 * _matrix_elements(layout)
+    matrices = 2.0 * _matrix_elements(spec, layout)
     return tokens * (matrices + _attention_flops(spec, row_tokens))
 
 
 def backward_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_tokens: int) -> float:
     """Operations of its backward pass: twice as many, but a frozen weight has no gradient."""
-    matrices = (4.0 if layout.base is None else 2.0) * _matrix_elements(layout)
+    matrices = (4.0 if layout.base is None else 2.0) * _matrix_elements(spec, layout)
     return tokens * (matrices + 2 * _attention_flops(spec, row_tokens))
 
 
-def _matrix_elements(layout: RecordLayout) -> int:
-    return sum(param.num_elements for param in layout.params if len(param.full_shape) > 1)
+def _matrix_elements(spec: ModelSpec, layout: RecordLayout) -> float:
+    """Elements that a token is multiplied with: of experts those that it passes."""
+    share = spec.experts.per_token / spec.experts.count if spec.experts else 1.0
+    return sum(
+        param.num_elements * (share if ".experts." in param.name else 1.0)
+        for param in layout.params
+        if len(param.full_shape) > 1
+    )
 
 
 def _attention_flops(spec: ModelSpec, row_tokens: int) -> float:

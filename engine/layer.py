@@ -11,6 +11,7 @@ from torch.func import functional_call
 from . import attention
 from .attention import Documents
 from .config import Compile
+from .experts import split_experts
 from .families import FAMILIES
 from .hf_config import build_config
 from .lora import adapted
@@ -69,7 +70,7 @@ class LayerModule:
         )
         self._config = build_config(spec, dtype=dtype)
         self._config._attn_implementation = attention.NAME
-        self._lora = spec.lora
+        self._spec = spec
         self._device = device
         self._dtype = dtype
         self._compiled = compile != "off"
@@ -85,7 +86,7 @@ class LayerModule:
             zip(spec.of_kind("layer"), spec.layer_kinds, strict=True)
         ):
             names = adapted(spec.lora, layout) if spec.lora else []
-            key = (kind.name, *names)
+            key = (kind.name, str(len(layout.params)), *names)
             if key not in built:
                 built[key] = self._build(i, compile, names)
             self._calls[layout.name] = (kind.name, built[key])
@@ -102,10 +103,12 @@ class LayerModule:
     def _build(self, index: int, compile: Compile, names: Sequence[str]) -> Callable[..., Tensor]:
         """What computes a layer of the kind that the layer with this index has, with adapters on
         the projections of these names."""
+        experts = self._spec.experts
         with torch.device("meta"):
             layer = self._class("DecoderLayer")(self._config, layer_idx=index)
-            if self._lora is not None:
-                add_adapters(layer, names, self._lora)
+            chooses = experts is not None and split_experts(layer, experts)
+            if self._spec.lora is not None:
+                add_adapters(layer, names, self._spec.lora)
         layer = _frozen(layer)
 
         def apply(
@@ -125,7 +128,9 @@ class LayerModule:
             assert isinstance(output, Tensor)
             return output
 
-        return torch.compile(apply, dynamic=compile == "dynamic") if self._compiled else apply
+        if not self._compiled or chooses:  # which experts a token meets, no graph can know
+            return apply
+        return torch.compile(apply, dynamic=compile == "dynamic")
 
     def positions(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Positions:
         """What tells tokens their places, by kind of layer.
@@ -265,7 +270,15 @@ def own_version(view: Tensor) -> Tensor:
 def backward(
     output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Gradients of `inputs` and of each weight that is a leaf, given the gradient of `output`."""
+    """Gradients of `inputs` and of each weight that is a leaf, given the gradient of `output`.
+
+    An expert that no token met has none.
+    """
     leaves = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    found = torch.autograd.grad(output, [inputs, *leaves.values()], grad)
-    return found[0], dict(zip(leaves, found[1:], strict=True))
+    of_inputs, *found = torch.autograd.grad(
+        output, [inputs, *leaves.values()], grad, allow_unused=True
+    )
+    grads = {name: value for name, value in zip(leaves, found, strict=True) if value is not None}
+    missing = leaves.keys() - grads.keys()
+    assert all(".experts." in name for name in missing), f"no gradient of {sorted(missing)}"
+    return of_inputs, grads

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .model import LAYERS, Lora, RecordLayout
+from .model import LAYERS, ROUTER, Lora, RecordLayout
 from .model_files import ModelError
 
 ALL_LINEAR = "all-linear"
@@ -38,11 +38,15 @@ def adapted(lora: Lora, layer: RecordLayout) -> list[str]:
 
 
 def projections(layer: RecordLayout) -> list[str]:
-    """Names in the whole model of a layer's projections: its matrices."""
+    """Names in the whole model of a layer's projections: its matrices, but for a router and
+    experts, which peft adapts in another way."""
     return [
         param.name.removesuffix(".weight")
         for param in layer.params
-        if len(param.full_shape) == 2 and param.name.endswith(".weight")
+        if len(param.full_shape) == 2
+        and param.name.endswith(".weight")
+        and not param.name.endswith(ROUTER)
+        and ".experts." not in param.name
     ]
 
 

@@ -19,6 +19,7 @@ EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 LAYERS = "model.layers."
+ROUTER = ".gate.weight"  # how the name of a mixture's router ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,8 @@ class RecordLayout:
 
     @property
     def num_matrix_elements(self) -> int:
-        """Elements before the first vector (norm or bias); a layer's matrices come first."""
+        """Elements before the first vector (norm or bias); a layer's matrices come first, but for
+        a router, which comes last: what it chooses must not depend on how matrices are stored."""
         vectors = (param.offset for param in self.params if len(param.full_shape) == 1)
         return next(vectors, self.num_elements)
 
@@ -79,6 +81,21 @@ class LayerKind:
 
     name: str
     window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertSpec:
+    """The experts of a mixture: each token passes `per_token` of `count` small MLPs.
+
+    In the checkpoint they are `block`.experts.0, .1 … with `projections`: gate, up and down, in a
+    layer whose router is `block`.gate. `intermediate_size` is that of one expert.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    block: str
+    projections: tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +124,7 @@ class ModelSpec:
     What is frozen and what is trained beside it, `method_spec` says; adapters come behind the rest.
     `layer_kinds` has one entry a layer. Embeddings are multiplied by `embedding_scale`; a softcap
     c bounds scores x of the attention, or the logits, as c * tanh(x / c). `is_bfloat16`: every
-    weight is stored so.
+    weight is stored so. With `experts`, `intermediate_size` is what one token passes in a layer.
     """
 
     family: str
@@ -127,6 +144,7 @@ class ModelSpec:
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     is_bfloat16: bool = False
+    experts: ExpertSpec | None = None
     lora: Lora | None = None
 
     @property

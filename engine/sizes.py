@@ -10,7 +10,7 @@ from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
-from .saved import adapter_bytes, attention_bytes, norm_bytes
+from .saved import adapter_bytes, attention_bytes, expert_bytes, norm_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
@@ -276,6 +276,7 @@ def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_token
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
     attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
+    attention += expert_bytes(spec, width)
     if config.compile != "off":
         fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
         return num_tokens * (fused * width + attention)

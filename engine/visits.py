@@ -81,13 +81,12 @@ def step_visits(
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         early = i in early_records
-        needed = weights_needed and i not in cached
-        reads: Reads = "state" if early else "weights" if needed else "nothing"
+        reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
     def forward(i: int, action: Action) -> Visit:
         due = owed(i)
-        reads: Reads = "state" if due else "nothing" if i in cached else "weights"
+        reads: Reads = "state" if due else "weights"
         return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
@@ -99,8 +98,8 @@ def step_visits(
     backward = layers[spec.first_backward_layer :]
     visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
     visits += [gradient(i, "update", False) for i in embed if i in early_records]
-    streams = tiers[layers[-1]] != "device" and layers[-1] not in cached
-    if num_slots >= _SLOTS_TO_HOLD_ONE and streams:
+    visits = [_with_cached(visit) if visit.record in cached else visit for visit in visits]
+    if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
     visits += [host_update_visit(i, cached=i in cached) for i in sorted(on_host)]
     order = [*head, norm, *reversed(layers), *embed]
@@ -108,6 +107,11 @@ def step_visits(
     beside = [index[record.name] for record in spec.of_kind("beside")]
     visits += [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
     return visits
+
+
+def _with_cached(visit: Visit) -> Visit:
+    """The same visit, the weights of its record being on the device."""
+    return replace(visit, reads="nothing") if visit.reads == "weights" else visit
 
 
 def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:

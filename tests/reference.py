@@ -94,9 +94,9 @@ def train_reference(
         losses=losses,
         grad_norms=norms,
         eval_losses=eval_losses,
-        state=_on_cpu(trained),
-        exp_avg=_on_cpu({name: values["exp_avg"] for name, values in moments.items()}),
-        exp_avg_sq=_on_cpu({name: values["exp_avg_sq"] for name, values in moments.items()}),
+        state=as_stored(model, trained),
+        exp_avg=as_stored(model, {name: one["exp_avg"] for name, one in moments.items()}),
+        exp_avg_sq=as_stored(model, {name: one["exp_avg_sq"] for name, one in moments.items()}),
     )
 
 
@@ -150,6 +150,26 @@ def first_adapters(config: TrainConfig) -> NamedTensors:
         for param in record.params:
             values = flat[param.offset : param.offset + param.num_elements]
             found[param.name] = values.view(param.shape)
+    return found
+
+
+def as_stored(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> NamedTensors:
+    """The tensors on the CPU as files hold them: transformers' stacked experts one by one."""
+    found: NamedTensors = {}
+    for name, values in _on_cpu(tensors).items():
+        layer, _, stack = name.partition(".mlp.experts.")
+        if not stack:
+            found[name] = values
+            continue
+        parts = ("gate_proj", "up_proj") if stack == "gate_up_proj" else ("down_proj",)
+        for i, one in enumerate(values):
+            for part, rows in zip(parts, one.chunk(len(parts)), strict=True):
+                found[f"{layer}.mlp.experts.{i}.{part}.weight"] = rows
+    if model.config.model_type != "mixtral":
+        return found
+    for ours, theirs in {".mlp.": ".block_sparse_moe.", "gate_proj": "w1", "down_proj": "w2",
+                         "up_proj": "w3"}.items():  # fmt: skip
+        found = {name.replace(ours, theirs): values for name, values in found.items()}
     return found
 
 

@@ -51,6 +51,11 @@ CASES: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.75,
     },
     "olmo2": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 24},
+    "qwen3_moe": {
+        "head_dim": 24, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "norm_topk_prob": True, "mlp_only_layers": [1],
+    },
 }  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from headrace.engine import ModelError, read_model_spec
 from headrace.engine.export import export_checkpoint
 from headrace.engine.families import FAMILIES
 from headrace.engine.hf_config import build_config
+from headrace.engine.model import ROUTER
 from headrace.engine.source import spec_from_config
 from headrace.engine.weight_source import open_source
-from reference import read_checkpoint, relative_differences, train_reference
+from reference import as_stored, read_checkpoint, relative_differences, train_reference
 from runs import Run, assert_same_state, read_params, whole_params
 from tiny_families import CASES, SHARED, WINDOW, write_family
 
@@ -47,7 +48,7 @@ def test_loss_and_every_gradient_are_those_of_transformers(
     assert max(differences.values()) < 1e-5, differences
 
 
-@pytest.mark.parametrize("case", ["gemma2", "phi3-window"])
+@pytest.mark.parametrize("case", ["gemma2", "phi3-window", "mixtral"])
 def test_twenty_clipped_steps_are_those_of_plain_pytorch(tmp_path: Path, case: str) -> None:
     folder = write_family(tmp_path / "model", case)
     dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
@@ -92,9 +93,12 @@ def test_layout_kinds_and_traits_are_those_of_transformers(tmp_path: Path, case:
     model = AutoModelForCausalLM.from_pretrained(folder)
     spec = read_model_spec(folder)
     found = {param.name: param.full_shape for record in spec.records for param in record.params}
-    assert found == {name: tuple(values.shape) for name, values in model.named_parameters()}
+    stored = as_stored(model, dict(model.named_parameters()))
+    assert found == {name: tuple(values.shape) for name, values in stored.items()}
     for record in spec.of_kind("layer"):
-        lengths = [len(param.shape) for param in record.params]
+        params = [one for one in record.params if not one.name.endswith(ROUTER)]
+        assert params == list(record.params[: len(params)])  # a router comes last
+        lengths = [len(param.shape) for param in params]
         assert lengths == sorted(lengths, reverse=True)
         assert record.num_matrix_elements == record.params[lengths.index(1)].offset
     names = getattr(model.config, "layer_types", None)
@@ -106,8 +110,8 @@ def test_layout_kinds_and_traits_are_those_of_transformers(tmp_path: Path, case:
     assert spec.embedding_scale == getattr(model.model.embed_tokens, "scalar_embed_scale", 1.0)
 
 
-@pytest.mark.parametrize("case", ["gemma2", "gemma3_text", "qwen2-window"])
-def test_placement_never_changes_a_bit_of_a_model_with_windows(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("case", ["gemma2", "gemma3_text", "qwen2-window", "qwen3_moe"])
+def test_placement_never_changes_a_bit_of_windows_or_experts(tmp_path: Path, case: str) -> None:
     folder = write_family(tmp_path / "model", case)
     dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
     common = {"max_steps": 3, "batch_rows": 3}
@@ -141,6 +145,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping is 5.0"),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "spiral"}}}, "spiral"),
     ("olmo2", {"quantization_config": {"bits": 4}}, "quantization_config"),
+    ("mixtral", {"output_router_logits": True}, "output_router_logits is True"),
+    ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
+    ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok 5"),
+    ("qwen3_moe", {"mlp_only_layers": ["1"]}, "mlp_only_layers"),
+    ("qwen3_moe", {"num_local_experts": 10**6}, "wanted at most 4096 experts"),
 ]
 
 
@@ -161,6 +170,8 @@ def test_absent_values_mean_what_transformers_means_by_them(family: str) -> None
         "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
     ]  # fmt: skip
     given = {key: SHARED[key] for key in sizes} | {"model_type": family, "head_dim": 24}
+    given |= {key: value for key, value in CASES[family].items() if "expert" in key}
+    given |= {"moe_intermediate_size": 32} if family == "qwen3_moe" else {}
     spec = spec_from_config(given)
     full = build_config(spec)
     again = spec_from_config({**full.to_dict(), "head_dim": 24})

@@ -23,6 +23,8 @@ from tiny_families import CASES, write_family
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
 
+MIXTURES = ("mixtral", "qwen3_moe")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 LENGTHS = [24, 9, 17, 5, 30]
 LORA: dict[str, Any] = {
     "method": "lora", "lora_rank": 4, "lora_alpha": 8.0,
@@ -50,7 +52,8 @@ def adapted(run: Run) -> ModelSpec:
 @pytest.mark.parametrize(
     ("case", "settings"),
     [
-        *((case, {}) for case in CASES if case not in ("mistral", "phi3", "qwen2")),
+        *((case, {}) for case in CASES if case not in ("mistral", "phi3", "qwen2", *MIXTURES)),
+        *((case, {"lora_targets": ATTENTION}) for case in MIXTURES),
         ("qwen2", {"lora_rslora": True, "lora_targets": ("q_proj", "down_proj")}),
         ("phi3", {"lora_targets": (r".*layers\.[12]\.self_attn\.qkv_proj",)}),
     ],
