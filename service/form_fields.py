@@ -25,6 +25,7 @@ COMMON = (
     "max_seq_len",
     "eval_every",
     "checkpoint_every.steps",
+    "adapter.type",
 )
 LABELS: Mapping[str, tuple[str, str]] = {
     "n_epochs": ("Epochs", "how often every row is seen"),
@@ -46,15 +47,18 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "max_grad_norm": ("Gradient norm at most", "longer ones are clipped"),
     "clip_mode": ("Clipping", "exact is the norm over the whole model"),
     "gradient_accumulation_steps": ("Accumulation", "microbatches in a step"),
+    "packing": ("Packing", "short rows together, each seeing itself alone"),
+    "microbatch_tokens": ("Microbatch", "tokens at most"),
     "overlong": ("Rows that are too long", "refused unless told otherwise"),
     "train_on": ("Trained part", "of each row"),
     "loss_chunk": ("Loss chunk", "positions at a time"),
+    "optimizer": ("Optimizer", ""),
     "priority": ("Priority", "higher runs earlier"),
     "seed": ("Seed", "the same seed gives the same bits"),
     "device_bytes": ("Device memory at most", "such as 20GB"),
     "host_bytes": ("Host memory at most", "such as 64GB"),
-    "compute_dtype": ("Compute in", ""),
-    "state_format": ("State format", ""),
+    "compute_dtype": ("Compute in", "bfloat16 on a GPU, float32 on a CPU"),
+    "state_format": ("State format", "exact: 12 bytes a parameter"),
     "deterministic": ("Deterministic", "the same bits on every run"),
     "commit_every": ("Commit every", "so many steps"),
     "keep_commits": ("Commits kept", "besides the live one"),
@@ -63,6 +67,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "resume_from": ("Resume from", "a checkpoint, or a job that has ended"),
     "limits.max_hours": ("Run at most", "hours, then the job pauses"),
     "limits.min_free_disk": ("Keep free", "on the data drive; such as 50GB"),
+    "limits.max_wear_share": ("Wear at most", "of the drives' rated life, 0 to 1"),
     "limits.max_bytes_written": ("Write at most", "then the job pauses; such as 2TB"),
     "adapter.type": ("Adapters", "train small matrices beside the model; qlora: over few bits"),
     "adapter.rank": ("Rank of adapters", "16 unless told otherwise"),
@@ -151,6 +156,9 @@ def _kind(name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Kind, Sequen
     types = {one.get("type") for one in options}
     if types == {"integer"} and ("bytes" in name or "disk" in name):
         return "bytes", ()
-    if len(types) == 1 and (found := types.pop()) in ("integer", "number", "boolean"):
+    if len(types) != 1:
+        return "json", ()  # also takes a plain word
+    found = types.pop()
+    if found in ("integer", "number", "boolean"):
         return found, ()
-    return ("text", ()) if options and options[0].get("type") == "string" else ("json", ())
+    return ("text" if found == "string" else "json"), ()

@@ -36,12 +36,14 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="a folder; pictures in it are replaced")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         home = Path(folder)
+        (home / "nvme0").mkdir()
         make_tiny_llama(home / "models" / "river-small", tied=True, seed=3, hidden=192, layers=8)
         rows = write_rows(home / "rows")
+        volume = ("--volume", str(home / "nvme0"))
         with (
-            running_daemon(home / "data", home / "models", BUDGETS) as daemon,
+            running_daemon(home / "data", home / "models", (*BUDGETS, *volume)) as daemon,
             Client(daemon.url) as client,
             browser(daemon.url, home) as window,
         ):

@@ -25,4 +25,5 @@ def test_fields_know_what_they_take() -> None:
     assert kinds["max_bytes_written"].kind == kinds["host_bytes"].kind == "bytes"
     assert kinds["weight_decay"].kind == "number"
     assert kinds["metadata"].kind == "json"
-    assert {field.kind for field in common_fields()} <= {"integer", "number"}
+    assert kinds["durability"].kind == kinds["target_modules"].kind == "json"
+    assert {field.kind for field in common_fields()} <= {"integer", "number", "choice"}

@@ -287,7 +287,7 @@ def test_no_page_is_wider_than_a_phone(window: Browser, finished: str) -> None:
 @pytest.mark.parametrize(
     ("size", "theme"), [(PHONE, "dark"), (DESKTOP, "light")], ids=["phone-dark", "desktop-light"]
 )
-def test_axe_finds_no_serious_fault(
+def test_axe_finds_no_fault(
     window: Browser, finished: str, size: tuple[int, int], theme: Any
 ) -> None:
     package = importlib.util.find_spec("axe_playwright_python")
