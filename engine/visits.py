@@ -65,10 +65,11 @@ def step_visits(
     Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
     the order in which forward will want them. Weights of those in `cached` are on the device, so
     that only their update moves anything. The last layer, where forward turns around, stays
-    in its slot when there are enough of them.
-    A frozen record is only read; what lies beside it is on the device, updated at the step's end.
+    in its slot when there are enough of them. A frozen record is only read; what lies beside it is
+    on the device, updated at the step's end.
     """
-    trained = [record.base is None for record in spec.records]
+    trained = {i for i, record in enumerate(spec.records) if record.base is None}
+    owed = trained.difference(on_host) if pending else set()
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
@@ -76,37 +77,33 @@ def step_visits(
     norm = index["norm"]
     kept = {layers[i] for i in keep_layers}
 
-    def owed(i: int) -> bool:
-        return pending and trained[i] and i not in on_host
-
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         early = i in early_records
         reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
     def forward(i: int, action: Action) -> Visit:
-        due = owed(i)
+        due = i in owed
         reads: Reads = "state" if due else "weights"
         return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "catch_up")] if owed(norm) else []
+    visits += [forward(norm, "catch_up")] if norm in owed else []
     visits += [gradient(norm, "head", True)]
     visits += [gradient(i, "update", False) for i in head if i in early_records]
-    backward = layers[spec.first_backward_layer :]
-    visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
+    for i in reversed(layers[spec.first_backward_layer :]):
+        visits.append(gradient(i, "backward", i not in kept))
     visits += [gradient(i, "update", False) for i in embed if i in early_records]
     visits = [_with_cached(visit) if visit.record in cached else visit for visit in visits]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
     visits += [host_update_visit(i, cached=i in cached) for i in sorted(on_host)]
-    order = [*head, norm, *reversed(layers), *embed]
-    late = [i for i in order if trained[i] and i not in early_records and i not in on_host]
+    left = trained.difference(early_records, on_host)
+    late = [i for i in (*head, norm, *reversed(layers), *embed) if i in left]
     beside = [index[record.name] for record in spec.of_kind("beside")]
-    visits += [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
-    return visits
+    return visits + [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
 
 
 def _with_cached(visit: Visit) -> Visit:
