@@ -122,11 +122,6 @@ class Workspace:
             RingSlot(slab.carve(plan.device_bytes["slots"] // plan.num_slots))
             for _ in range(plan.num_slots)
         ]
-        count = NUM_GRAD_BUFFERS[self.config.device]
-        self.grad_buffers = deque(
-            GradBuffer(slab.carve(plan.device_bytes["grad_buffers"] // count)) for _ in range(count)
-        )
-        self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
         self.residents: Mapping[str, DeviceSlot] = {
             layout.name: slab.carve(self.records[layout.name].padded_bytes)
@@ -138,11 +133,6 @@ class Workspace:
             for i, layout in enumerate(spec.records)
             if i in plan.cached
         }
-        self.resident_grads: Mapping[str, DeviceSlot] = {
-            name: slab.carve(size) for name, size in self._kept_grads(on_device=True)
-        }
-        for grads in self.resident_grads.values():
-            grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
         once = {*plan.on_host, *plan.frozen}
         self.homes: Mapping[str, HostHome] = {
             layout.name: HostHome(
@@ -154,14 +144,7 @@ class Workspace:
             for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
-        self.grad_homes: Mapping[str, HostSlot] = {
-            name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
-        }
-        self.gradient_sums: Mapping[str, HostSlot] = {
-            layout.name: self.arena.carve(sum_bytes(layout))
-            for layout in spec.of_kind("layer")
-            if plan.order == "microbatches"
-        }
+        self._allocate_gradients(slab)
         if self.device.type == "cpu":
             compile_update(self.config.state_format, self.dtype)
         parked = plan.host_bytes["boundary_activations"]
@@ -176,6 +159,28 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
         self.layer_weights = self._empty((converted,), self.dtype)
+
+    def _allocate_gradients(self, slab: DeviceSlab) -> None:
+        """Where gradients pass through, and wait."""
+        plan, spec = self.plan, self.spec
+        count = NUM_GRAD_BUFFERS[self.config.device]
+        self.grad_buffers = deque(
+            GradBuffer(slab.carve(plan.device_bytes["grad_buffers"] // count)) for _ in range(count)
+        )
+        self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
+        self.resident_grads: Mapping[str, DeviceSlot] = {
+            name: slab.carve(size) for name, size in self._kept_grads(on_device=True)
+        }
+        for grads in self.resident_grads.values():
+            grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
+        self.grad_homes: Mapping[str, HostSlot] = {
+            name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
+        }
+        self.gradient_sums: Mapping[str, HostSlot] = {
+            layout.name: self.arena.carve(sum_bytes(layout))
+            for layout in spec.of_kind("layer")
+            if plan.order == "microbatches"
+        }
 
     def _cache(self, record: RecordSpec, slab: DeviceSlab) -> CachedWeights:
         """Room on the device for the weights of a record that lives elsewhere."""
