@@ -11,15 +11,15 @@ from itertools import product
 
 from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .home_choices import DEFAULT_SLOTS, repeat, tier_choices, with_what_lies_beside
 from .homes import NearTier, Placement, Tier
 from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import Sizes, kept_grad_bytes
+from .sizes import Sizes
 from .step_cost import StepModel
 from .strategies import STRATEGIES, may_live
 from .ways import planned_way
 
-DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through
@@ -165,8 +165,8 @@ def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
     strategy = STRATEGIES[config.strategy]
-    for homes in _tier_choices(sizes, config, host_limit):
-        tiers = _with_what_lies_beside(sizes.spec, homes)
+    for homes in tier_choices(sizes, config, host_limit):
+        tiers = with_what_lies_beside(sizes.spec, homes)
         keep_grads = needs_kept_grads(sizes.spec, config, tiers)
         grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
@@ -192,56 +192,8 @@ def _candidates(
             yield _with_kept(sizes, config, placement, device_limit)
 
 
-def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
-    """Homes to consider, the nearest first; on a GPU, or by a strategy, every split by layers."""
-    count = len(sizes.spec.records)
-    allowed = may_live(config)
-    if "device" in allowed and (config.device == "cuda" or config.strategy != "auto"):
-        coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
-        for num_near in range(count, -1, -coarse):
-            num_far = count - num_near
-            fitting = {_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1)}
-            none = () if "host" in allowed else (0,)
-            for num_host in sorted({num_far, *fitting, *none}, reverse=True):
-                tiers = (
-                    *_repeat("nvme", num_far - num_host),
-                    *_repeat("host", num_host),
-                    *_repeat("device", num_near),
-                )
-                if set(tiers) <= set(allowed):
-                    yield tiers
-    for tier in ("host", "nvme") if config.state_tier == "auto" else allowed:
-        if tier in allowed:
-            yield _repeat(tier, count)
-
-
 def _frozen(spec: ModelSpec) -> tuple[int, ...]:
     return tuple(i for i, record in enumerate(spec.records) if record.base is not None)
-
-
-def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
-    """The same homes, but for what is trained beside frozen layers: that is always at hand."""
-    homes = zip(spec.records, tiers, strict=True)
-    return tuple("device" if record.kind == "beside" else tier for record, tier in homes)
-
-
-def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
-    """How many of the first `num_far` records, taken from the last, host memory holds the state
-    of, beside staging and (`grads`) the gradients of all of them."""
-    far = sizes.spec.records[:num_far]
-    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
-    left -= grads * sum(kept_grad_bytes(sizes.config, record) for record in far)
-    fitting = 0
-    for size in reversed(sizes.state_bytes[:num_far]):
-        left -= size
-        if left < 0:
-            break
-        fitting += 1
-    return fitting
-
-
-def _repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
-    return (tier,) * count
 
 
 def _slot_choices(config: TrainConfig) -> Sequence[int]:
@@ -286,7 +238,7 @@ def _with_kept(
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
-    tiers = _with_what_lies_beside(sizes.spec, _repeat(may_live(config)[-1], count))
+    tiers = with_what_lies_beside(sizes.spec, repeat(may_live(config)[-1], count))
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(
         tiers=tiers,
