@@ -186,8 +186,11 @@ def _candidates(
 
 
 def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
-    """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers."""
-    count = len(sizes.spec.records)
+    """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers.
+
+    What lies beside frozen layers is left out: it comes last of all records and has no choice.
+    """
+    count = len(sizes.spec.records) - len(sizes.spec.of_kind("beside"))
     if config.state_tier != "auto":
         yield _repeat(config.state_tier, count)
         return
@@ -195,10 +198,7 @@ def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterato
         coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
         for num_near in range(count, -1, -coarse):
             num_far = count - num_near
-            for num_host in sorted(
-                {num_far, *(_fit_in_host(sizes, num_far, host_limit, grads) for grads in (0, 1))},
-                reverse=True,
-            ):
+            for num_host in _host_choices(sizes, num_far, host_limit):
                 yield (
                     *_repeat("nvme", num_far - num_host),
                     *_repeat("host", num_host),
@@ -213,17 +213,24 @@ def _frozen(spec: ModelSpec) -> tuple[int, ...]:
 
 
 def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
-    """The same homes, but for what is trained beside frozen layers: that is always at hand."""
-    homes = zip(spec.records, tiers, strict=True)
-    return tuple("device" if record.kind == "beside" else tier for record, tier in homes)
+    """The homes of all records: what is trained beside frozen layers is always at hand."""
+    return (*tiers, *_repeat("device", len(spec.of_kind("beside"))))
 
 
-def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int, grads: int) -> int:
-    """How many of the first `num_far` records, taken from the last, host memory holds the state
-    of, beside staging and (`grads`) the gradients of all of them."""
+def _host_choices(sizes: Sizes, num_far: int, host_limit: int) -> list[int]:
+    """How many of the first `num_far` records may live in host memory: all, or as many as it
+    holds beside the gradients of all of them, parked activations, both or neither."""
     far = sizes.spec.records[:num_far]
+    grads = sum(kept_grad_bytes(sizes.config, record) for record in far)
+    beside = {0, grads, sizes.boundary_bytes, grads + sizes.boundary_bytes}
+    fitting = {_fit_in_host(sizes, num_far, host_limit - taken) for taken in beside}
+    return sorted({num_far, *fitting}, reverse=True)
+
+
+def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int) -> int:
+    """How many of the first `num_far` records, taken from the last, host memory holds the state
+    of, beside staging."""
     left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
-    left -= grads * sum(kept_grad_bytes(sizes.config, record) for record in far)
     fitting = 0
     for size in reversed(sizes.state_bytes[:num_far]):
         left -= size

@@ -165,7 +165,8 @@ def run(
     trial.await_ready(url)
     with Client(url, token=token) as client:
         trial.check_resumed(client, job, seen=seen, max_steps=max_steps, findings=findings)
-    export = engine.exits("exec", trial.CONTAINER, "headrace", "export", job, "/data/tuned")
+    command = ("headrace", "export", job, "/data/tuned", "--token-file", "/data/token")
+    export = engine.exits("exec", trial.CONTAINER, *command)
     findings.add("the result is exported", export == 0, f"exit status {export}")
     size = int(engine.podman("image", "inspect", TAG, "--format", "{{.Size}}"))
     return {

@@ -42,7 +42,8 @@ def look_inside(engine: Engine, findings: Findings) -> None:
     """Who runs in the container, what it may write, and whether the engine finds it healthy."""
     lines = engine.podman("exec", CONTAINER, "cat", "/proc/self/status").splitlines()
     status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    uids = set(status["Uid"].split())
+    everyone = ("sh", "-c", "cat /proc/[0-9]*/status | grep ^Uid: | cut -f2-")
+    uids = set(engine.podman("exec", CONTAINER, *everyone).split())
     findings.add("user of every process", uids == {"10001"}, ", ".join(uids))
     sets = {status[name] for name in ("CapPrm", "CapEff", "CapBnd")}
     findings.add("no capability", sets == {NO_CAPABILITY}, ", ".join(sets))

@@ -133,6 +133,7 @@ def _of_shape(
         TrainConfig,
         fit_microbatch,
         make_plan,
+        method_spec,
         plan_report,
     )  # fmt: skip
 
@@ -145,6 +146,7 @@ def _of_shape(
     job = JobSize(num_steps=steps)
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **usual, **values})
+        spec = method_spec(spec, config)
         config = fit_microbatch(spec, config, longest_row_tokens=tokens, box=box)
         made = make_plan(spec, config, longest_row_tokens=tokens, box=box, job=job)
     except CannotFit as error:
@@ -153,7 +155,8 @@ def _of_shape(
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from error
     report = plan_report(made, spec, config, longest_row_tokens=tokens, box=box, job=job)
-    return {"model": {"family": spec.family, "num_params": spec.num_params}, "plan": report}
+    counts = {"num_params": spec.num_params, "num_trained_params": spec.num_trained_params}
+    return {"model": {"family": spec.family, **counts}, "plan": report}
 
 
 def _nearest(spec: "ModelSpec", config: "TrainConfig", tokens: int, box: "Box") -> str:

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from datasets import write_dataset
+from headrace.engine import Box, TrainConfig, make_plan, shape_spec
 from headrace.engine.base_codes import decode, encode
 from headrace.engine.methods import method_spec
 from headrace.engine.model import CODE_BLOCK, ModelSpec, RecordLayout
@@ -54,6 +55,7 @@ def adapted(run: Run) -> ModelSpec:
     [
         *((case, {}) for case in CASES if case not in ("mistral", "phi3", "qwen2", *MIXTURES)),
         *((case, {"lora_targets": ATTENTION}) for case in MIXTURES),
+        *((case, {"packing": "off"}) for case in ("llama", "gemma3_text", "phi3-window")),
         ("qwen2", {"lora_rslora": True, "lora_targets": ("q_proj", "down_proj")}),
         ("phi3", {"lora_targets": (r".*layers\.[12]\.self_attn\.qkv_proj",)}),
     ],
@@ -239,6 +241,25 @@ def test_a_coded_base_takes_and_moves_few_bits(tmp_path: Path) -> None:
         if record.base and record.kind != "layer"
     )
     assert step["links"]["nvme_read"]["payload_bytes"] == 2 * sum(layers) + tables
+
+
+@pytest.mark.parametrize(("base", "host_gib"), [("nf4", 48), ("auto", 100)])
+def test_adapters_of_a_70b_model_fit_24_gib_of_device_memory(base: Any, host_gib: int) -> None:
+    """8192 tokens a step, and nothing of the base is written."""
+    gib = 2**30
+    config = TrainConfig(
+        model="m", dataset="d", device="cuda", compute_dtype="bfloat16", method="lora",
+        frozen_format=base, batch_rows=4, microbatch_rows=1, loss_chunk_tokens=1024,
+    )  # fmt: skip
+    spec = method_spec(shape_spec("llama3-70b"), config)
+    box = Box(device="cuda", device_bytes=24 * gib, host_bytes=host_gib * gib,
+              volumes={"/drive": 2**42})  # fmt: skip
+    plan = make_plan(spec, config, longest_row_tokens=2048, box=box)
+    assert plan.total_device_bytes <= 24 * gib and plan.total_host_bytes <= host_gib * gib
+    assert plan.frozen_bytes == pytest.approx((0.58 if base == "nf4" else 2) * 70.5e9, rel=0.05)
+    assert plan.state_bytes["exact"] == pytest.approx(12 * spec.num_trained_params, rel=0.01)
+    assert plan.link_bytes["serial"]["nvme_write"] == 0
+    assert ("nvme" in plan.tiers) == (base == "auto")
 
 
 def test_peft_loads_the_adapters_with_the_same_logits(tmp_path: Path) -> None:
