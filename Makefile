@@ -44,7 +44,8 @@ check: setup
 # The images' lock files: every package, with the hashes of its files.
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 --custom-compile-command 'make lock' $(UPGRADE)
-TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
+# For the cpu lock: --extra-index-url URL --index-strategy unsafe-best-match, URL as in the Dockerfile.
+TORCH_CPU ?=
 
 lock: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[image]'

@@ -167,6 +167,8 @@ def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
             write_weights(work.state(layout, slot), master)
         else:
             write_frozen_whole(layout, work.frozen(layout, slot), master)
+        if layout.name in work.cached:
+            work.cached[layout.name].take_from(slot.device)
         slot.done = work.transfer.fence()
         visit = update_visit(i)
         if mover.needs_slot(visit):

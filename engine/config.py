@@ -18,6 +18,10 @@ Recompute = Literal["auto", "all", "none"]
 FrozenFormat = Literal["auto", "nf4", "int8"]
 LoraExport = Literal["adapter", "merged"]
 NearTier = Literal["auto", "device", "host"]
+StrategyName = Literal[
+    "auto", "resident", "zero_offload", "zero_infinity", "megatrain", "teraio", "memascend",
+    "ratel", "superoffload", "unified",
+]  # fmt: skip
 OptimizerDevice = Literal["auto", "device", "host"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -79,6 +83,7 @@ class TrainConfig:
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None
     volumes: tuple[str, ...] = ()  # directories, each with an optional ":BYTES" limit
+    strategy: StrategyName = "auto"  # a published system's way, for what is left open below
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"

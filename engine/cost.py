@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .homes import Placement, Way
+from .orders import ordered_visits
 from .rates import Rates, VolumeRates
 from .report import LINKS
 from .step_cost import Costs, StepModel, VisitCost
 from .timeline import Ring, play
-from .visits import Phase, Visit, step_visits, write_order
+from .visits import Phase, Visit, write_order
 
 Resource = str  # "compute", "drive", "h2d", "d2h" or "host"
 RESOURCES: tuple[Resource, ...] = ("compute", "drive", "h2d", "d2h", "host")
@@ -88,15 +89,12 @@ def planned_visits(
     model: StepModel, placement: Placement, way: Way, *, pending: bool | None = None
 ) -> list[Visit]:
     """The visits of a step; of one in the middle of a run where `pending` is not given."""
-    return step_visits(
+    return ordered_visits(
         model.spec,
-        placement.tiers,
-        placement.keep_layers,
+        placement,
         way,
         pending=way == "deferred" if pending is None else pending,
-        num_slots=placement.num_slots,
-        on_host=placement.on_host,
-        early_records=placement.early(way),
+        microbatches=model.load.microbatches,
     )
 
 
@@ -159,14 +157,13 @@ def play_visits(
         drives=drives,
         rates=model.rates,
     )
-    ends: dict[Phase, float] = {}
+    spans: dict[Phase, float] = {}
+    before = 0.0
     for cost, end in zip(costs, played.compute_ends, strict=True):
-        ends[cost.phase] = end
-    last = list(ends)[-1]
-    ends[last] = played.end  # what is still on its way out belongs to the last phase
+        spans[cost.phase] = spans.get(cost.phase, 0.0) + end - before
+        before = end
+    spans[costs[-1].phase] += played.end - before  # what is still on its way out
     busy = _busy_by_phase(costs, drives, model.rates)
-    starts = [0.0, *ends.values()]
-    spans = {phase: ends[phase] - start for phase, start in zip(ends, starts, strict=False)}
     wait = _add_host(visits, costs, spans, busy)
     phases = tuple(
         PhaseCost(phase=phase, seconds=seconds, busy_seconds=busy[phase])

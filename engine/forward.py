@@ -61,7 +61,7 @@ class ForwardCompute:
             work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
             for batch in microbatches
         ]
-        self.hidden: list[Tensor] = []
+        self.hidden: dict[int, Tensor] = {}  # by microbatch
         self._beside = work.spec.beside
 
     @torch.no_grad()
@@ -79,6 +79,10 @@ class ForwardCompute:
             slot.done = transfer.fence()
         self.marks.append(VisitMarks(came, began, transfer.mark()))
 
+    def chosen(self, visit: Visit) -> Sequence[int]:
+        """The microbatches that the visit computes on."""
+        return range(len(self.ids)) if visit.microbatch is None else (visit.microbatch,)
+
     def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         """What is owed to the record before its visit; nothing in a mere forward pass."""
 
@@ -87,7 +91,8 @@ class ForwardCompute:
         rows = self.work.table_rows(layout, self.work.table)
         rows.copy_(self._weights(layout, slot).view_as(rows))
         if layout is self.work.spec.of_kind("embedding")[-1]:
-            self.hidden = [self.work.module.embed(ids, self.work.table) for ids in self.ids]
+            for m in self.chosen(visit):
+                self.hidden[m] = self.work.module.embed(self.ids[m], self.work.table)
 
     _load_head = _load_table
 
@@ -97,15 +102,16 @@ class ForwardCompute:
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         weights = self._layer_weights(layout, slot)
         module = self.work.module
-        for i, hidden in enumerate(self.hidden):
-            self.hidden[i] = module.forward_only(layout, weights, hidden, self.positions[i])
+        for m in self.chosen(visit):
+            hidden = self.hidden[m]
+            self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m])
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
-        for hidden, targets in zip(self.hidden, self.targets, strict=True):
+        for m in self.chosen(visit):
             head_loss(
                 self.work.module,
-                hidden,
-                targets,
+                self.hidden[m],
+                self.targets[m],
                 norm_weight=self._norm_weight(layout, slot),
                 table=self.work.table,
                 chunk_tokens=self.work.config.loss_chunk_tokens,
@@ -137,7 +143,9 @@ class ForwardCompute:
         if flat is None:
             flat = self._weights_buffer(layout) if out is None else out
             if layout.base is None:
-                read_weights(self.work.state(layout, slot), flat)
+                cached = self.work.cached.get(layout.name)
+                stored = self.work.state(layout, slot) if cached is None else cached.views()
+                read_weights(stored, flat)
             else:
                 read_frozen(layout, self.work.frozen(layout, slot), flat)
         elif out is not None:
@@ -149,6 +157,9 @@ class ForwardCompute:
         """The weights where they lie, if that is what is computed with."""
         if self.work.dtype != torch.bfloat16 or coded_elements(layout):
             return None
+        cached = self.work.cached.get(layout.name)
+        if cached is not None:
+            return cached.hi()
         views = self.work.frozen if layout.base is not None else self.work.state
         return views(layout, slot).hi
 

@@ -8,6 +8,7 @@ MAX_STAGING = 4  # more staging slots would not make a drive faster
 
 Tier = Literal["device", "host", "nvme"]
 NearTier = Literal["device", "host"]
+Order = Literal["layers", "microbatches"]
 Way = Literal["serial", "speculative", "deferred"]
 
 
@@ -23,6 +24,8 @@ class Placement:
     grad_tier: NearTier = "host"  # where, for records whose state is not on the device
     on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
     host_versions: int = 1  # 2: the others in host memory may be updated before the norm is known
+    cached: tuple[int, ...] = ()  # records whose weights stay on the device, the rest elsewhere
+    order: Order = "layers"  # of a step: what goes through what
     frozen: tuple[int, ...] = ()  # records that are only read
 
     def early(self, way: Way) -> frozenset[int]:

@@ -5,6 +5,7 @@ Python's lock, so that the thread that feeds the GPU goes on. Only the gradient 
 a record, and only its weights go up again.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
@@ -60,14 +61,16 @@ class HostOptimizer:
         scalars: AdamScalars,
         *,
         after: Fence | None = None,
+        then: Callable[[], None] | None = None,
     ) -> Future[None]:
-        """Update `state` with `grad * factor`, once `after` (the gradient's copy) is reached.
+        """Update `state` with `grad * factor`, once `after` (the gradient's copy) is reached, and
+        do what is to be done `then`.
 
         All tensors are in host memory and may be neither changed, read nor freed before the future
         is done. It holds the exception when the copy or the update failed; what it was asked later
         is tried all the same.
         """
-        return self._order.submit(self._update, state, grad, factor, scalars, after)
+        return self._order.submit(self._update, state, grad, factor, scalars, after, then)
 
     def _update(
         self,
@@ -76,6 +79,7 @@ class HostOptimizer:
         factor: float,
         scalars: AdamScalars,
         after: Fence | None,
+        then: Callable[[], None] | None,
     ) -> None:
         if after is not None:
             after.wait()
@@ -89,6 +93,8 @@ class HostOptimizer:
             traffic_bytes=one.traffic_bytes + 2 * state_bytes(state) + grad.nbytes,
             busy_seconds=one.busy_seconds + seconds,
         )
+        if then is not None:
+            then()
 
     def close(self) -> None:
         """Wait for the updates under way and end the threads."""

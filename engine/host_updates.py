@@ -1,11 +1,13 @@
 """Records that the processor updates at home: their updates under way, and waiting for them."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from .adamw import AdamScalars
 from .host_optimizer import HostOptimizer, HostOptimizerStats
 from .model import RecordLayout
 from .state import state_views
+from .weight_cache import CachedWeights
 from .workspace import Workspace
 
 
@@ -25,13 +27,22 @@ class HostUpdates:
         """Update a record that lives in host memory from its gradient there, in the background."""
         assert self._optimizer is not None
         work, name = self._work, layout.name
+        cached = work.cached.get(name)
         self._under_way[name] = self._optimizer.submit(
             state_views(work.homes[name].now, work.records[name]),
             work.grad_homes[name].tensor(work.dtype, layout.num_elements),
             factor,
             scalars,
             after=work.grad_landed[name],
+            then=None if cached is None else self._bring_up(name, cached),
         )
+        if cached is not None:
+            cached.update = self._under_way[name]
+
+    def _bring_up(self, name: str, cached: CachedWeights) -> Callable[[], None]:
+        """Renew the weights on the device, which nothing that was computed so far still reads."""
+        work, computed = self._work, self._work.transfer.fence()
+        return lambda: cached.bring_up(work.homes[name].now, work.transfer, computed)
 
     def wait(self, name: str) -> None:
         """Wait for the record's last update; raises what ended it early."""

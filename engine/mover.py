@@ -27,7 +27,10 @@ class Mover:
 
     def needs_slot(self, visit: Visit) -> bool:
         """Whether the record passes through a slot: one on the device is used where it is."""
-        if self._work.spec.records[visit.record].name in self._work.residents:
+        name = self._work.spec.records[visit.record].name
+        if name in self._work.residents:
+            return False
+        if name in self._work.cached and visit.reads == "weights":
             return False
         return visit.reads != "nothing" or visit.writes or visit.held
 
@@ -131,7 +134,15 @@ class Mover:
         pending = [work.store.read_into(name, home.now) for name, home in work.homes.items()]
         for read in pending:
             read.result()
+        for name, cached in work.cached.items():
+            if name in work.homes:
+                cached.bring_up(work.homes[name].now, work.transfer, Fence())
         with work.staging.borrow() as staging:
+            for name, cached in work.cached.items():
+                if name not in work.homes:
+                    work.store.read_into(name, staging.slot, tensors=cached.names).result()
+                    cached.bring_up(staging.slot, work.transfer, Fence())
+                    cached.ready.wait()
             for name, resident in work.residents.items():
                 work.store.read_into(name, staging.slot).result()
                 size = work.records[name].padded_bytes

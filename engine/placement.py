@@ -11,14 +11,15 @@ from itertools import product
 
 from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
+from .home_choices import DEFAULT_SLOTS, repeat, tier_choices, with_what_lies_beside
 from .homes import NearTier, Placement, Tier
 from .model import ModelSpec
 from .rates import VolumeRates
-from .sizes import Sizes, kept_grad_bytes
+from .sizes import Sizes
 from .step_cost import StepModel
+from .strategies import STRATEGIES, may_live
 from .ways import planned_way
 
-DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through
@@ -156,14 +157,16 @@ def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
     homes = zip(spec.records, tiers, strict=True)
     updated = {tier for record, tier in homes if record.base is None}
     in_place = updated != {"nvme"} or config.commit_every_steps > 1
-    return config.clip_mode == "exact" or in_place
+    late = STRATEGIES[config.strategy].order == "microbatches"
+    return config.clip_mode == "exact" or in_place or late
 
 
 def _candidates(
     sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
-    for homes in _tier_choices(sizes, config, host_limit):
-        tiers = _with_what_lies_beside(sizes.spec, homes)
+    strategy = STRATEGIES[config.strategy]
+    for homes in tier_choices(sizes, config, host_limit):
+        tiers = with_what_lies_beside(sizes.spec, homes)
         keep_grads = needs_kept_grads(sizes.spec, config, tiers)
         grads_move = keep_grads and set(tiers) != {"device"}
         for num_slots, grad_tier, activation_tier in product(
@@ -178,70 +181,19 @@ def _candidates(
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
                 on_host=_asked_on_host(sizes, tiers),
+                order=strategy.order,
                 frozen=_frozen(sizes.spec),
             )
+            if strategy.caches_weights:
+                far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
+                placement = replace(placement, cached=far)
             if config.clip_way == "speculative" and _may_guess(config, placement):
                 placement = replace(placement, host_versions=2)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
-def _tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
-    """Homes to consider, the nearest first; with `auto` on a GPU, every split by layers.
-
-    What lies beside frozen layers is left out: it comes last of all records and has no choice.
-    """
-    count = len(sizes.spec.records) - len(sizes.spec.of_kind("beside"))
-    if config.state_tier != "auto":
-        yield _repeat(config.state_tier, count)
-        return
-    if config.device == "cuda":
-        coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
-        for num_near in range(count, -1, -coarse):
-            num_far = count - num_near
-            for num_host in _host_choices(sizes, num_far, host_limit):
-                yield (
-                    *_repeat("nvme", num_far - num_host),
-                    *_repeat("host", num_host),
-                    *_repeat("device", num_near),
-                )
-    yield _repeat("host", count)
-    yield _repeat("nvme", count)
-
-
 def _frozen(spec: ModelSpec) -> tuple[int, ...]:
     return tuple(i for i, record in enumerate(spec.records) if record.base is not None)
-
-
-def _with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
-    """The homes of all records: what is trained beside frozen layers is always at hand."""
-    return (*tiers, *_repeat("device", len(spec.of_kind("beside"))))
-
-
-def _host_choices(sizes: Sizes, num_far: int, host_limit: int) -> list[int]:
-    """How many of the first `num_far` records may live in host memory: all, or as many as it
-    holds beside the gradients of all of them, parked activations, both or neither."""
-    far = sizes.spec.records[:num_far]
-    grads = sum(kept_grad_bytes(sizes.config, record) for record in far)
-    beside = {0, grads, sizes.boundary_bytes, grads + sizes.boundary_bytes}
-    fitting = {_fit_in_host(sizes, num_far, host_limit - taken) for taken in beside}
-    return sorted({num_far, *fitting}, reverse=True)
-
-
-def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int) -> int:
-    """How many of the first `num_far` records, taken from the last, host memory holds the state
-    of, beside staging."""
-    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
-    fitting = 0
-    for size in reversed(sizes.state_bytes[:num_far]):
-        left -= size
-        if left < 0:
-            break
-        fitting += 1
-    return fitting
-
-
-def _repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
-    return (tier,) * count
 
 
 def _slot_choices(config: TrainConfig) -> Sequence[int]:
@@ -286,8 +238,7 @@ def _with_kept(
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
-    homes = _repeat("nvme" if config.state_tier == "auto" else config.state_tier, count)
-    tiers = _with_what_lies_beside(sizes.spec, homes)
+    tiers = with_what_lies_beside(sizes.spec, repeat(may_live(config)[-1], count))
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(
         tiers=tiers,
@@ -296,5 +247,6 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         activation_tier=_activation_tiers(config)[-1],
         grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(sizes.spec, config, tiers),
+        order=STRATEGIES[config.strategy].order,
         frozen=_frozen(sizes.spec),
     )

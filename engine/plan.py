@@ -14,15 +14,17 @@ from .account import JobSize, Wear
 from .basis import Basis
 from .config import ClipWay, StateFormat, TrainConfig
 from .forecast import Forecast, forecast
-from .homes import Placement, Tier, Way, early_records
+from .homes import Order, Placement, Tier, Way, early_records
 from .model import ModelSpec
+from .orders import ordered_visits
 from .packing import RowLengths, settle_microbatch, smaller_microbatch
 from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Sizes
 from .state_record import frozen_bytes, model_state_bytes, state_padded_bytes, state_record
 from .step_cost import StepLoad, StepModel
-from .visits import link_bytes, step_visits
+from .strategies import with_strategy
+from .visits import link_bytes
 from .ways import choose_way, planned_way
 
 
@@ -82,6 +84,8 @@ class Plan:
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     on_host: tuple[int, ...]  # records in host memory that the processor updates there
     host_versions: int  # of the other records in host memory
+    cached: tuple[int, ...]  # records whose weights stay on the device, the rest elsewhere
+    order: Order  # of a step: what goes through what
     frozen: tuple[int, ...]  # records that are only read
     state_format: StateFormat
     state_bytes: dict[StateFormat, int]  # what is trained, in this and in every other format
@@ -136,6 +140,7 @@ def make_plan(
     times are those of a mean step. `job`: how long the run is, where that is known; one that wears
     the drives more than it may is refused.
     """
+    config = with_strategy(spec, config)
     device_limit = config.device_bytes or box.device_bytes
     host_limit = config.host_bytes or box.host_bytes
     sizes = Sizes.of(spec, config, longest_row_tokens, lengths)
@@ -165,7 +170,7 @@ def make_plan(
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
-        link_bytes=_bytes_by_way(spec, config, placement),
+        link_bytes=_bytes_by_way(spec, config, placement, load.microbatches),
         forecast=predicted,
         basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
@@ -176,25 +181,18 @@ def make_plan(
 
 
 def _bytes_by_way(
-    spec: ModelSpec, config: TrainConfig, placement: Placement
+    spec: ModelSpec, config: TrainConfig, placement: Placement, microbatches: int
 ) -> dict[str, dict[str, int]]:
     return {
         way: link_bytes(
             spec,
             config,
-            step_visits(
-                spec,
-                placement.tiers,
-                placement.keep_layers,
-                way,
-                pending=way == "deferred",
-                num_slots=placement.num_slots,
-                on_host=placement.on_host,
-                early_records=placement.early(way),
+            ordered_visits(
+                spec, placement, way, pending=way == "deferred", microbatches=microbatches
             ),
             placement.tiers,
         )
-        for way in get_args(Way)
+        for way in (get_args(Way) if placement.order == "layers" else ("serial",))
     }
 
 

@@ -11,7 +11,7 @@ from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .saved import adapter_bytes, attention_bytes, expert_bytes, norm_bytes
-from .state_record import state_padded_bytes
+from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
@@ -134,6 +134,7 @@ class Sizes:
             "slots": self._slots(placement),
             "state": self._state(placement, "device", frozen=False),
             "frozen": self._state(placement, "device", frozen=True),
+            "cached_weights": self._cached_weights(placement),
             "gradients": self._gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
@@ -160,6 +161,7 @@ class Sizes:
             "state": self._state(placement, "host", frozen=False),
             "frozen": self._state(placement, "host", frozen=True),
             "gradients": self._gradients(placement, on_device=False),
+            "gradient_sums": self._gradient_sums(placement),
             "boundary_activations": round_up(parked, PAGE_BYTES),
         }
 
@@ -198,6 +200,21 @@ class Sizes:
             kept += (len(placement.keep_layers) + 1) * beside * self.compute_bytes
         return kept
 
+    def _gradient_sums(self, placement: Placement) -> int:
+        """fp32 sums of the layers' gradients, where microbatches come one after the other."""
+        if placement.order == "layers":
+            return 0
+        return sum(sum_bytes(layer) for layer in self.spec.of_kind("layer"))
+
+    def _cached_weights(self, placement: Placement) -> int:
+        """Weights of records whose state is not on the device."""
+        return sum(self.weight_bytes(i) for i in placement.cached)
+
+    def weight_bytes(self, record: int) -> int:
+        """Bytes of a record's weights as compute reads them, which lie first in it."""
+        layout = state_record(self.spec.records[record], self.config.state_format)
+        return cached_weight_bytes(layout, self.config.compute_dtype)
+
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
         once = still.union(placement.on_host)
@@ -233,6 +250,11 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
+
+
+def sum_bytes(record: RecordLayout) -> int:
+    """Bytes of the fp32 sum of a record's gradient, in whole pages."""
+    return round_up(4 * record.num_elements, PAGE_BYTES)
 
 
 def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:

@@ -5,7 +5,7 @@ weight that streams through the device, the rest a signed number of 16, 8 or no 
 bits: `hi = (kept + half) >> b`, `rest = kept - (hi << b)`, which always fits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -35,6 +35,7 @@ __all__ = [
     "state_record",
     "state_views",
     "weight_names",
+    "weight_views",
     "write_weights",
 ]
 CHUNK_ELEMENTS = 2**17  # scratch stays in the processor's cache and below malloc's mmap threshold
@@ -135,6 +136,29 @@ def state_views(slot: Slot, record: RecordSpec) -> RecordViews:
         exp_avg_sq_base=views.get("exp_avg_sq_base"),
     )
     return LayerViews(hi, matrices, exact)
+
+
+def weight_views(slot: Slot, record: RecordSpec, names: Sequence[str]) -> RecordViews:
+    """Views of a slot that holds the weights alone, the first components of `record`.
+
+    `names` are all that fp32 compute reads; the other views are empty.
+    """
+    return state_views(_Head(slot, record, names), record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A slot that has some of a record's components, and room for none of the others."""
+
+    slot: Slot
+    record: RecordSpec
+    names: Sequence[str]
+
+    def tensor(self, dtype: torch.dtype, num_elements: int, offset_bytes: int = 0) -> Tensor:
+        """The component that lies there; empty when it is not one of those."""
+        held = {self.record.offset(name) for name in self.names}
+        count = num_elements if offset_bytes in held else 0
+        return self.slot.tensor(dtype, count, offset_bytes if count else 0)
 
 
 def state_bytes(state: RecordViews) -> int:

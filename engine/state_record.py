@@ -126,3 +126,10 @@ def weight_names(record: RecordSpec, compute_dtype: ComputeDtype) -> tuple[str, 
     if compute_dtype == "bfloat16":
         return ("weight_hi",)
     return tuple(tensor.name for tensor in record.tensors if tensor.name.startswith("weight"))
+
+
+def cached_weight_bytes(record: RecordSpec, compute_dtype: ComputeDtype) -> int:
+    """Bytes of a record from its start to the end of the weights that forward reads."""
+    ((start, stop),) = record.runs(weight_names(record, compute_dtype))
+    assert start == 0, record.name
+    return stop

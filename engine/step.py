@@ -13,12 +13,12 @@ from itertools import takewhile
 import torch
 
 from .forward import VisitMarks
-from .homes import Way
 from .mover import Mover
+from .orders import ordered_visits
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
 from .step_compute import StepCompute, StepInputs
-from .visits import Visit, redo_visits, step_visits
+from .visits import Phase, Visit, redo_visits
 from .workspace import Workspace
 
 
@@ -51,8 +51,8 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     compute = StepCompute(work, mover, inputs)
     mover.drop_writes = False
     owed = inputs.pending is not None
-    visits = _visits(work, inputs.way, pending=owed)
-    ahead = _ahead(work, inputs.way) if inputs.another_follows else []
+    visits = _visits(work, inputs, pending=owed)
+    ahead = _ahead(work, inputs) if inputs.another_follows else []
     times = mover.pipeline.run(visits, compute.visit, ahead=ahead)
     settled = compute.settle()
     if inputs.way == "speculative":
@@ -68,11 +68,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     ended = work.transfer.mark()
     timed = list(zip(visits, device_times(times, compute.marks, work.device), strict=True))
     begun = compute.marks[0].came
-    forward, backward = (
-        max(begun.seconds_until(m.ended) for v, m in zip(visits, compute.marks, strict=True)
-            if v.phase == phase)
-        for phase in ("forward", "backward")
-    )  # fmt: skip
+    spans = phase_seconds(visits, compute.marks)
     return StepOutcome(
         loss_sum=float(compute.sums.loss),
         num_trained=compute.sums.num_trained,
@@ -83,30 +79,35 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
         skipped=settled.skipped,
         pending=compute.left_pending() if inputs.way == "deferred" else None,
         times=timed,
-        forward_seconds=forward,
-        backward_seconds=backward - forward,
-        optimizer_seconds=begun.seconds_until(ended) - backward,
+        forward_seconds=spans["forward"],
+        backward_seconds=spans["backward"],
+        optimizer_seconds=begun.seconds_until(ended) - spans["forward"] - spans["backward"],
     )
 
 
-def _visits(work: Workspace, way: Way, *, pending: bool) -> list[Visit]:
-    plan = work.plan
-    return step_visits(
-        work.spec,
-        plan.tiers,
-        plan.keep_layers,
-        way,
-        pending=pending,
-        num_slots=plan.num_slots,
-        on_host=plan.on_host,
-        early_records=plan.early(way),
+def phase_seconds(visits: Sequence[Visit], marks: Sequence[VisitMarks]) -> dict[Phase, float]:
+    """Seconds of each phase: of a visit those since the end of the one before."""
+    begun, before = marks[0].came, 0.0
+    spans: dict[Phase, float] = {"forward": 0.0, "backward": 0.0}
+    for visit, mark in zip(visits, marks, strict=True):
+        end = begun.seconds_until(mark.ended)
+        spans[visit.phase] = spans.get(visit.phase, 0.0) + end - before
+        before = end
+    return spans
+
+
+def _visits(work: Workspace, inputs: StepInputs, *, pending: bool) -> list[Visit]:
+    placement = work.plan.basis.placement
+    microbatches = len(inputs.microbatches)
+    return ordered_visits(
+        work.spec, placement, inputs.way, pending=pending, microbatches=microbatches
     )
 
 
-def _ahead(work: Workspace, way: Way) -> list[Visit]:
+def _ahead(work: Workspace, inputs: StepInputs) -> list[Visit]:
     """What the next step will begin with, up to the first record on NVMe: the store is read only
     within a step."""
-    visits = _visits(work, way, pending=way == "deferred")
+    visits = _visits(work, inputs, pending=inputs.way == "deferred")
     return list(takewhile(lambda visit: work.plan.tiers[visit.record] != "nvme", visits))
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.storage import Fence
+
 from .activations import Activations, DeviceActivations, HostActivations
 from .clip import clip_factor
 from .data import Microbatch
@@ -61,7 +63,8 @@ class StepCompute(ForwardCompute):
         self._gradients = Gradients(work)
         self._settled: Settled | None = None
         self._one = torch.ones((), device=work.device)
-        self._grad_hidden: list[Tensor] = []
+        self._grad_hidden: dict[int, Tensor] = {}  # by microbatch
+        self._sums_landed: dict[str, Fence] = {}  # gradients so far, on their way to the host
         layers = work.spec.of_kind("layer")
         self._first_backward_layer = work.spec.first_backward_layer
         self._layer_index = {layout.name: i for i, layout in enumerate(layers)}
@@ -87,8 +90,8 @@ class StepCompute(ForwardCompute):
         if i in self.work.plan.keep_layers:
             self._forward_kept(i, layout, slot)
             return
-        for m, hidden in enumerate(self.hidden):
-            self._activations.keep(i, m, hidden)
+        for m in self.chosen(visit):
+            self._activations.keep(i, m, self.hidden[m])
         super()._forward(layout, visit, slot)
 
     def _forward_kept(self, i: int, layout: RecordLayout, slot: RingSlot | None) -> None:
@@ -99,7 +102,7 @@ class StepCompute(ForwardCompute):
             own = torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
         weights = self.work.module.leaves(layout, self._layer_weights(layout, slot, own))
         graphs = []
-        for m, hidden in enumerate(self.hidden):
+        for m, hidden in self.hidden.items():
             inputs = hidden.detach().requires_grad_()
             with torch.enable_grad():
                 output = self.work.module.forward(layout, weights, inputs, self.positions[m])
@@ -110,24 +113,26 @@ class StepCompute(ForwardCompute):
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
         head = work.spec.of_kind("embedding" if work.spec.tied else "head")
-        table_grad = work.table_grad.zero_() if work.table_grad is not None else None
-        (norm_grad,) = param_views(work.norm_grad.zero_(), layout).values()
-        for hidden, targets in zip(self.hidden, self.targets, strict=True):
-            self._grad_hidden.append(
-                head_backward(
-                    work.module,
-                    hidden,
-                    targets,
-                    norm_weight=self._norm_weight(layout, slot),
-                    table=work.table,
-                    norm_grad=None if layout.base else norm_grad,
-                    table_grad=None if head[0].base else table_grad,
-                    loss_scale=self._loss_scale,
-                    chunk_tokens=work.config.loss_chunk_tokens,
-                    sums=self.sums,
-                )
+        if self._is_first(visit):
+            work.norm_grad.zero_()
+            if work.table_grad is not None:
+                work.table_grad.zero_()
+        (norm_grad,) = param_views(work.norm_grad, layout).values()
+        for m in self.chosen(visit):
+            self._grad_hidden[m] = head_backward(
+                work.module,
+                self.hidden.pop(m),
+                self.targets[m],
+                norm_weight=self._norm_weight(layout, slot),
+                table=work.table,
+                norm_grad=None if layout.base else norm_grad,
+                table_grad=None if head[0].base else work.table_grad,
+                loss_scale=self._loss_scale,
+                chunk_tokens=work.config.loss_chunk_tokens,
+                sums=self.sums,
             )
-        self.hidden.clear()
+        if not self._is_last(visit):
+            return
         self._finish_table("head")
         if layout.base is not None:
             return
@@ -139,21 +144,24 @@ class StepCompute(ForwardCompute):
         work = self.work
         i = self._layer_index[layout.name]
         trained = layout if layout.base is None else self._beside.get(layout.name)
-        flat = work.layer_grad[: trained.num_elements if trained else 0].zero_()
+        flat = self._sum_so_far(trained, visit)
         accumulators = param_views(flat, trained) if trained else {}
         weights, graphs = self._kept.pop(i, (None, None))
         if weights is None:
             weights = work.module.leaves(layout, self._layer_weights(layout, slot))
-        for m, grad in enumerate(self._grad_hidden):
+        for m in self.chosen(visit):
             if graphs is None:
                 inputs = self._activations.fetch(i, m).detach().requires_grad_()
                 with torch.enable_grad():
                     output = work.module.forward(layout, weights, inputs, self.positions[m])
             else:
                 inputs, output = graphs[m]
-            self._grad_hidden[m], grads = backward(output, inputs, weights, grad)
+            self._grad_hidden[m], grads = backward(output, inputs, weights, self._grad_hidden[m])
             for name, value in grads.items():
                 accumulators[name] += value
+        if not self._is_last(visit):
+            self._send_sum(layout, flat)
+            return
         if trained is not None:
             kept = self._gradients.finish(trained, flat)
             if visit.writes:
@@ -161,14 +169,45 @@ class StepCompute(ForwardCompute):
         if i == 0 and work.spec.of_kind("embedding")[0].base is None:
             self._embedding_backward()
 
+    def _is_first(self, visit: Visit) -> bool:
+        return not visit.microbatch
+
+    def _is_last(self, visit: Visit) -> bool:
+        return visit.microbatch in (None, len(self.ids) - 1)
+
+    def _sum_so_far(self, layout: RecordLayout | None, visit: Visit) -> Tensor:
+        """The sum of a layer's gradients over the microbatches before, on the device, fp32.
+
+        `layout` is what is trained of the layer; nothing may be.
+        """
+        work = self.work
+        flat = work.layer_grad[: layout.num_elements if layout else 0]
+        if layout is None or self._is_first(visit):
+            return flat.zero_()
+        landed = self._sums_landed[layout.name]
+        source = work.gradient_sums[layout.name].tensor(torch.float32, layout.num_elements)
+        work.transfer.to_device(
+            source, flat, after=(work.transfer.fence(), landed), urgent=True
+        ).order()
+        return flat
+
+    def _send_sum(self, layout: RecordLayout, flat: Tensor) -> None:
+        """The sum goes to host memory, until the next microbatch comes to the layer."""
+        work = self.work
+        home = work.gradient_sums[layout.name].tensor(torch.float32, layout.num_elements)
+        landed = work.transfer.to_host(flat, home, after=work.transfer.fence(), urgent=True)
+        landed.order()  # the next layer uses the accumulator
+        self._sums_landed[layout.name] = landed
+
     def _embedding_backward(self) -> None:
         """Scatter the gradient of the first layer's input into the table's accumulator."""
         work = self.work
         assert work.table_grad is not None
         if not work.spec.tied:
             work.table_grad.zero_()  # the head's gradient has been finished
-        for ids, grad in zip(self.ids, self._grad_hidden, strict=True):
-            work.table_grad.index_add_(0, ids.view(-1), work.module.embed_grad(grad))
+        for m, ids in enumerate(self.ids):
+            rows = work.module.embed_grad(self._grad_hidden[m])
+            work.table_grad.index_add_(0, ids.view(-1), rows)
         self._finish_table("embedding")
 
     def _finish_table(self, kind: RecordKind) -> None:
@@ -193,6 +232,9 @@ class StepCompute(ForwardCompute):
         self, layout: RecordLayout, slot: RingSlot | None, kept: Tensor, factor: Tensor
     ) -> None:
         adamw_update(self.work.state(layout, slot), kept, factor, self._inputs.scalars)
+        cached = self.work.cached.get(layout.name)
+        if cached is not None and slot is not None:
+            cached.take_from(slot.device)
 
     def _early_factor(self, layout: RecordLayout) -> Tensor:
         """In backward: the factor of modes that know it, and 1 as the guess of `exact`."""

@@ -12,6 +12,8 @@ from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
+SUM_BYTES = 4  # of an element of a gradient's sum
+
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
 
 
@@ -56,6 +58,15 @@ class VisitCost:
     costs: Costs
     bytes: tuple[int, int, int, int]  # by report.LINKS
     host_seconds: float = 0.0  # of the processor in the background
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a visit stands among the microbatches: of one of them `alone`, the first, the last."""
+
+    alone: bool
+    first: bool
+    last: bool
 
 
 class StepModel:
@@ -103,7 +114,7 @@ class StepModel:
             key = (
                 record.kind, record.num_elements, layer in kept, tier, parked, gradients,
                 visit.action, visit.reads, visit.writes, visit.phase, visit.pending, layer == 0,
-                record.base, self._summed_elements(record), visit.on_host,
+                record.base, self._summed_elements(record), visit.on_host, self._place(visit),
             )  # fmt: skip
             cost = self._known.get(key)
             if cost is None:
@@ -126,11 +137,12 @@ class StepModel:
         if visit.on_host:
             return self._host_cost(visit, record)
         moved = visit_bytes(self.spec, self.config, visit, tier)
-        up, down = 0, 0
+        up, down = self._summed_on_host(visit, record)
         if parked and record.kind == "layer" and not kept:
-            down += self._hidden_bytes if visit.action == "forward" else 0
-            up += self._hidden_bytes if visit.action == "backward" else 0
-        if gradients:
+            hidden = self._hidden_bytes // self._parts(visit)
+            down += hidden if visit.action == "forward" else 0
+            up += hidden if visit.action == "backward" else 0
+        if gradients and self._place(visit).last:
             down += self._finished_bytes(visit, record)
             if visit.pending or (visit.action == "update" and visit.phase == "optimizer"):
                 up += kept_grad_bytes(self.config, record)
@@ -149,13 +161,29 @@ class StepModel:
     def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
         """An update by the processor. Where it computes as well, that waits meanwhile."""
         seconds = self._per_element("host_update", record.num_elements)
+        up = visit_bytes(self.spec, self.config, visit, "host")["h2d"]  # renews cached weights
         alone = self.config.device == "cpu"
         return VisitCost(
             phase=visit.phase,
-            costs=(0, 0, seconds if alone else 0.0, 0, 0),
-            bytes=(0, 0, 0, 0),
+            costs=(0, 0, seconds + up / self.rates.h2d, 0, 0) if alone else (0, up, 0.0, 0, 0),
+            bytes=(0, 0, up, 0),
             host_seconds=0.0 if alone else seconds,
         )
+
+    def _place(self, visit: Visit) -> "_Place":
+        m, count = visit.microbatch, self.load.microbatches
+        return _Place(alone=m is not None, first=not m, last=m is None or m == count - 1)
+
+    def _parts(self, visit: Visit) -> int:
+        """By how much less than a step a visit to one microbatch computes."""
+        return 1 if visit.microbatch is None else self.load.microbatches
+
+    def _summed_on_host(self, visit: Visit, record: RecordLayout) -> tuple[int, int]:
+        """Bytes up and down of a layer's gradient so far, where microbatches come one by one."""
+        if visit.action != "backward" or visit.microbatch is None:
+            return 0, 0
+        place, size = self._place(visit), SUM_BYTES * self._summed_elements(record)
+        return 0 if place.first else size, 0 if place.last else size
 
     def _finished_bytes(self, visit: Visit, record: RecordLayout) -> int:
         """Bytes of the gradients that are complete at the end of this visit."""
@@ -176,16 +204,17 @@ class StepModel:
         if visit.action in ("load_table", "load_head"):
             seconds += 2 * self._width * elements / memory
         elif visit.action == "forward":
-            seconds += self._layer_seconds(record, backward=False)
+            seconds += self._layer_seconds(record, backward=False) / self._parts(visit)
         elif visit.action == "head":
-            seconds += self._head_seconds()
+            seconds += self._head_seconds() / self._parts(visit)
         elif visit.action == "backward":
-            seconds += self._layer_seconds(record, backward=True)
-            seconds += 0 if kept else self._layer_seconds(record, backward=False)
+            layer = self._layer_seconds(record, backward=True)
+            layer += 0 if kept else self._layer_seconds(record, backward=False)
             summed = self._summed_elements(record)
-            seconds += 4 * summed / memory  # the sum begins at zero
-            seconds += self._per_element("accumulate", summed) * self.load.microbatches
-            seconds += self._per_element("finish", summed)
+            layer += self._per_element("accumulate", summed) * self.load.microbatches
+            seconds += layer / self._parts(visit)
+            seconds += SUM_BYTES * summed / memory  # the sum begins at zero
+            seconds += self._per_element("finish", summed) if self._place(visit).last else 0
         return seconds
 
     def _summed_elements(self, record: RecordLayout) -> int:

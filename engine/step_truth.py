@@ -42,7 +42,7 @@ class StepTruth:
         load = StepLoad(
             tokens=sum(batch.ids.numel() for batch in batches),
             microbatches=len(batches),
-            row_tokens=max(batch.ids.shape[1] for batch in batches),
+            row_tokens=_row_tokens(batches),
             trained_tokens=outcome.num_trained,
         )
         lost = way == "speculative" and self._config.clip_mode == "exact" and outcome.clipped
@@ -62,3 +62,12 @@ class StepTruth:
         self._emit(
             RunEvent(type="message", level=level, message=str(drift), step=report.step, data=data)
         )
+
+
+def _row_tokens(batches: Sequence[Microbatch]) -> int:
+    """Tokens of the row that a token is in, on average: attention works in proportion to it."""
+    lengths: list[int] = []
+    for batch in batches:
+        rows, width = batch.ids.shape
+        lengths += batch.lengths.tolist() if batch.packed else [width] * rows
+    return round(sum(n * n for n in lengths) / sum(lengths))

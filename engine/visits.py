@@ -28,6 +28,7 @@ class Visit:
     else, the record is updated with the gradient of the step before; in a `catch_up` that is all.
     `holds`: the record stays in its slot for its next visit, which is `held`. `on_host`: the
     processor updates the record in host memory, in the background, and nothing of it is moved.
+    `microbatch`: the only one that is computed on; None: all.
     """
 
     record: int
@@ -40,6 +41,7 @@ class Visit:
     holds: bool = False
     held: bool = False
     on_host: bool = False
+    microbatch: int | None = None
 
 
 def step_visits(
@@ -52,6 +54,7 @@ def step_visits(
     num_slots: int,
     on_host: Collection[int] = (),
     early_records: Collection[int] = (),
+    cached: Collection[int] = (),
 ) -> list[Visit]:
     """The order of one step.
 
@@ -60,11 +63,13 @@ def step_visits(
     other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
     Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
-    the order in which forward will want them. The last layer, where forward turns around, stays
-    in its slot when there are enough of them.
-    A frozen record is only read; what lies beside it is on the device, updated at the step's end.
+    the order in which forward will want them. Weights of those in `cached` are on the device, so
+    that only their update moves anything. The last layer, where forward turns around, stays
+    in its slot when there are enough of them. A frozen record is only read; what lies beside it is
+    on the device, updated at the step's end.
     """
-    trained = [record.base is None for record in spec.records]
+    trained = {i for i, record in enumerate(spec.records) if record.base is None}
+    owed = trained.difference(on_host) if pending else set()
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
@@ -72,36 +77,38 @@ def step_visits(
     norm = index["norm"]
     kept = {layers[i] for i in keep_layers}
 
-    def owed(i: int) -> bool:
-        return pending and trained[i] and i not in on_host
-
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         early = i in early_records
         reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
     def forward(i: int, action: Action) -> Visit:
-        due = owed(i)
+        due = i in owed
         reads: Reads = "state" if due else "weights"
         return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
     visits += [forward(i, "load_head") for i in head]
-    visits += [forward(norm, "catch_up")] if owed(norm) else []
+    visits += [forward(norm, "catch_up")] if norm in owed else []
     visits += [gradient(norm, "head", True)]
     visits += [gradient(i, "update", False) for i in head if i in early_records]
-    backward = layers[spec.first_backward_layer :]
-    visits += [gradient(i, "backward", i not in kept) for i in reversed(backward)]
+    for i in reversed(layers[spec.first_backward_layer :]):
+        visits.append(gradient(i, "backward", i not in kept))
     visits += [gradient(i, "update", False) for i in embed if i in early_records]
+    visits = [_with_cached(visit) if visit.record in cached else visit for visit in visits]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
-    visits += [host_update_visit(i) for i in sorted(on_host)]
-    order = [*head, norm, *reversed(layers), *embed]
-    late = [i for i in order if trained[i] and i not in early_records and i not in on_host]
+    visits += [host_update_visit(i, cached=i in cached) for i in sorted(on_host)]
+    left = trained.difference(early_records, on_host)
+    late = [i for i in (*head, norm, *reversed(layers), *embed) if i in left]
     beside = [index[record.name] for record in spec.of_kind("beside")]
-    visits += [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
-    return visits
+    return visits + [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
+
+
+def _with_cached(visit: Visit) -> Visit:
+    """The same visit, the weights of its record being on the device."""
+    return replace(visit, reads="nothing") if visit.reads == "weights" else visit
 
 
 def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
@@ -152,12 +159,15 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
     )
 
 
-def host_update_visit(record: int) -> Visit:
-    """A visit that has the processor update a record in host memory from its kept gradient."""
+def host_update_visit(record: int, *, cached: bool = False) -> Visit:
+    """A visit that has the processor update a record in host memory from its kept gradient.
+
+    Weights that are `cached` on the device are read there when it is done.
+    """
     return Visit(
         record=record,
         action="update",
-        reads="nothing",
+        reads="weights" if cached else "nothing",
         writes=False,
         phase="optimizer",
         on_host=True,

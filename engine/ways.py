@@ -6,6 +6,9 @@ from .homes import Placement, Way
 
 def choose_way(config: TrainConfig, placement: Placement) -> ClipWay:
     """How the update waits for the norm; `auto` is decided step by step."""
+    # Weights cached on the device are changed once; one microbatch alone knows no factor either.
+    if placement.cached or placement.order == "microbatches":
+        return "serial"
     if not placement.keep_grads:
         return "speculative"
     # Between commits the working state is rewritten in place, so there is nothing to redo from.

@@ -32,9 +32,18 @@ from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .plan import Plan
-from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes, sum_bytes
 from .staging import StagingPool
-from .state import FrozenViews, RecordViews, frozen_views, state_record, state_views
+from .state import (
+    FrozenViews,
+    RecordViews,
+    frozen_views,
+    state_record,
+    state_views,
+    weight_names,
+)
+from .state_record import cached_weight_bytes
+from .weight_cache import CachedWeights
 
 
 class Closes(Protocol):
@@ -69,8 +78,10 @@ class Workspace:
     """The run's memory and collaborators; a context manager that frees what it allocated.
 
     `residents` hold the state of records that live on the device, `homes` of those that live in
-    host memory; `resident_grads` and `grad_homes` final gradients that wait for an update, on the
-    device and in host memory; `grad_buffers`, used in turn, is where the latter are made and read.
+    host memory; `cached` the weights of those whose other state lives elsewhere; `resident_grads`
+    and `grad_homes` final gradients that wait for an update, on the device and in host memory;
+    `grad_buffers`, used in turn, is where the latter are made and read. `gradient_sums` hold the
+    layers' sums in host memory where microbatches come one after the other.
     `table` is the embedding (or, while it is its turn, an untied head) in the compute dtype,
     `table_grad` its fp32 gradient where it is trained, both (vocabulary, hidden). `layer_weights`
     is as long as the largest layer where weights are converted to be computed with, else empty;
@@ -102,7 +113,7 @@ class Workspace:
             HostArena(plan.total_host_bytes, pin=self.device.type == "cuda")
         )
         self.transfer = self._stack.enter_context(Transfer(self.device))
-        parts = ("slots", "grad_buffers", "state", "frozen", "gradients")
+        parts = ("slots", "grad_buffers", "state", "frozen", "cached_weights", "gradients")
         slab = DeviceSlab(sum(plan.device_bytes[part] for part in parts), self.device)
         self.staging = StagingPool(
             [self.arena.carve(plan.slot_bytes) for _ in range(plan.num_staging)]
@@ -111,22 +122,17 @@ class Workspace:
             RingSlot(slab.carve(plan.device_bytes["slots"] // plan.num_slots))
             for _ in range(plan.num_slots)
         ]
-        count = NUM_GRAD_BUFFERS[self.config.device]
-        self.grad_buffers = deque(
-            GradBuffer(slab.carve(plan.device_bytes["grad_buffers"] // count)) for _ in range(count)
-        )
-        self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
         tiers = dict(zip((layout.name for layout in spec.records), plan.tiers, strict=True))
         self.residents: Mapping[str, DeviceSlot] = {
             layout.name: slab.carve(self.records[layout.name].padded_bytes)
             for layout in spec.records
             if tiers[layout.name] == "device"
         }
-        self.resident_grads: Mapping[str, DeviceSlot] = {
-            name: slab.carve(size) for name, size in self._kept_grads(on_device=True)
+        self.cached: Mapping[str, CachedWeights] = {
+            layout.name: self._cache(self.records[layout.name], slab)
+            for i, layout in enumerate(spec.records)
+            if i in plan.cached
         }
-        for grads in self.resident_grads.values():
-            grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
         once = {*plan.on_host, *plan.frozen}
         self.homes: Mapping[str, HostHome] = {
             layout.name: HostHome(
@@ -138,9 +144,7 @@ class Workspace:
             for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
-        self.grad_homes: Mapping[str, HostSlot] = {
-            name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
-        }
+        self._allocate_gradients(slab)
         if self.device.type == "cpu":
             compile_update(self.config.state_format, self.dtype)
         parked = plan.host_bytes["boundary_activations"]
@@ -155,6 +159,34 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
         self.layer_weights = self._empty((converted,), self.dtype)
+
+    def _allocate_gradients(self, slab: DeviceSlab) -> None:
+        """Where gradients pass through, and wait."""
+        plan, spec = self.plan, self.spec
+        count = NUM_GRAD_BUFFERS[self.config.device]
+        self.grad_buffers = deque(
+            GradBuffer(slab.carve(plan.device_bytes["grad_buffers"] // count)) for _ in range(count)
+        )
+        self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
+        self.resident_grads: Mapping[str, DeviceSlot] = {
+            name: slab.carve(size) for name, size in self._kept_grads(on_device=True)
+        }
+        for grads in self.resident_grads.values():
+            grads.tensor(torch.uint8, grads.nbytes).zero_()  # gaps between parameters stay zero
+        self.grad_homes: Mapping[str, HostSlot] = {
+            name: self.arena.carve(size) for name, size in self._kept_grads(on_device=False)
+        }
+        self.gradient_sums: Mapping[str, HostSlot] = {
+            layout.name: self.arena.carve(sum_bytes(layout))
+            for layout in spec.of_kind("layer")
+            if plan.order == "microbatches"
+        }
+
+    def _cache(self, record: RecordSpec, slab: DeviceSlab) -> CachedWeights:
+        """Room on the device for the weights of a record that lives elsewhere."""
+        dtype = self.config.compute_dtype
+        device = slab.carve(cached_weight_bytes(record, dtype))
+        return CachedWeights(record, weight_names(record, dtype), device)
 
     def _kept_grads(self, *, on_device: bool) -> list[tuple[str, int]]:
         """Names and bytes of the gradients that are kept on the device, or in host memory."""
@@ -209,7 +241,9 @@ class Workspace:
         self.grad_buffers.clear()
         self.homes = {}
         self.grad_homes = {}
+        self.gradient_sums = {}
         self.residents = {}
+        self.cached = {}
         self.resident_grads = {}
         self.activation_slot = None
 

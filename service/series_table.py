@@ -36,11 +36,29 @@ class SeriesTable:
     _database: Database
 
     def step_numbers(
-        self, job_id: str, *, first: int, last: int, every: int
-    ) -> Sequence[dict[str, Any]]:
-        """Reports of the steps first..last that `every` divides, and of `last`, in order."""
+        self, job_id: str, *, first: int, last: int, points: int
+    ) -> tuple[int, Sequence[dict[str, Any]]]:
+        """Reports of the steps first..last in order, `points` or little more; and every which.
+
+        All that there are, when they are so few; else those of the steps that some number divides,
+        and of the last step.
+        """
+        step = tables.events.c.step
+        count = self._count_steps(job_id, first, last)
+        every = max(1, -(-count // points))
+        if every == 1:
+            return every, self._numbers(job_id, "metrics", step.between(first, last))
         wanted = sorted({*range(first + -first % every, last + 1, every), last})
-        return self._numbers(job_id, "metrics", tables.events.c.step.in_(wanted))
+        return every, self._numbers(job_id, "metrics", step.in_(wanted))
+
+    def _count_steps(self, job_id: str, first: int, last: int) -> int:
+        events = tables.events
+        question = select(func.count()).where(
+            events.c.job_id == job_id,
+            events.c.type == "metrics",
+            events.c.step.between(first, last),
+        )
+        return int(self._database.read(lambda c: c.execute(question).scalar()) or 0)
 
     def evaluations(self, job_id: str, *, first: int, last: int) -> Sequence[dict[str, Any]]:
         """Evaluations after the steps first..last, in order."""

@@ -54,8 +54,7 @@ def series_object(
     last_seq = journal.last_event_seq(job_id)  # before the rest: what comes meanwhile is told twice
     newest = journal.last_step(job_id)
     last = newest if last is None else min(last, newest)
-    every = max(1, -(-(last - first + 1) // points))
-    steps = journal.step_numbers(job_id, first=first, last=last, every=every)
+    every, steps = journal.step_numbers(job_id, first=first, last=last, points=points)
     evaluations = journal.evaluations(job_id, first=first, last=last)
     return {
         "object": "fine_tuning.job.series",

@@ -88,6 +88,16 @@ function showTitle() {
   document.title = isRunning ? `${FORMATS.share((step ?? 0) / total)} · ${title}` : title;
 }
 
+// A run of days is drawn from a thinned series, or the page would grow with every step.
+let meanwhile = null; // reports that come while it is fetched
+async function thin() {
+  meanwhile = [];
+  const told = await loadSeries(id).catch(() => null);
+  if (told) series = new Series(told, NAMES);
+  for (const data of meanwhile) series.add("steps", data);
+  meanwhile = null;
+}
+
 let lastTimeline = 0;
 function takeMetrics(event) {
   const data = event.data;
@@ -97,6 +107,8 @@ function takeMetrics(event) {
   const fresh = ["step", "total_steps", "epoch", "loss", "tokens_per_s", "step_time_s", "eta_s", "bottleneck"];
   for (const name of fresh) if (name in data) state.engine[name] = data[name];
   series.add("steps", data);
+  meanwhile?.push(data);
+  if (series.isFull && !meanwhile) thin();
   zoomed?.add("steps", data);
   bind(document, state);
   showTitle();

@@ -14,6 +14,8 @@ const pairs = (columns, name) =>
 
 export const trainPoints = (series) => pairs(series.steps, "train_loss");
 
+const MAX_POINTS = 4500; // of a curve that grows; then it is fetched again, thinned
+
 // The columns as points by name, that grow: a step that is told again replaces the one there.
 export class Series {
   constructor(series, names) {
@@ -22,6 +24,10 @@ export class Series {
     this.points = {};
     for (const name of names.steps) this.points[name] = pairs(series.steps, name);
     for (const name of names.evaluations) this.points[name] = pairs(series.evaluations, name);
+  }
+
+  get isFull() {
+    return this.points[this.names.steps[0]].length > MAX_POINTS;
   }
 
   add(kind, data) {

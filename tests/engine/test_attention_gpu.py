@@ -1,6 +1,7 @@
 """Packed documents on a GPU: in half precision one kernel takes all of them together."""
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -15,6 +16,16 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def used_before() -> None:
+    """A product forward and backward, so that what torch warns of once it has said."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = torch.ones(16, 16, device="cuda", requires_grad=True)
+        torch.autograd.backward((one @ one).sum())
+        torch.cuda.synchronize()
 
 
 def on_cuda(lengths: list[int], head: int) -> tuple[list[Tensor], Tensor]:

@@ -53,6 +53,19 @@ def test_a_long_run_is_thinned_and_keeps_its_last_step(served: Served) -> None:
     assert found["every"] == 10 and len(steps) <= 12 and steps[-1] == 100
 
 
+def test_a_story_that_was_shortened_is_drawn_with_what_is_left(served: Served) -> None:
+    daemon, client, _ = served
+    job = daemon.journal.add_job(some_job(status="succeeded"))
+    for step in range(7, 1000, 7):  # what shortening has left of a thousand
+        data = {"train_loss": 1.0}
+        daemon.journal.add_event(
+            job.id, type="metrics", level="info", message="m", step=step, data=data
+        )
+    path = f"/v1/fine_tuning/jobs/{job.id}/series"
+    found = client.get(path, params={"points": 200}).json()
+    assert found["steps"]["step"] == list(range(7, 1000, 7))
+
+
 def test_a_part_of_the_run_comes_whole(served: Served) -> None:
     _, client, path = served
     found = client.get(f"{path}/series", params={"points": 20, "first": 21, "last": 40}).json()

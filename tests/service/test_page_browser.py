@@ -270,6 +270,24 @@ def test_numbers_are_told_by_the_script_as_by_the_server(window: Browser) -> Non
     assert window.script(in_page("width"), asked) == [width(value, form) for form, value in asked]
 
 
+def test_a_step_that_is_told_again_replaces_the_one_in_the_curve(window: Browser) -> None:
+    code = """
+    const {Series} = await import('/static/series.js');
+    const told = {every: 1, steps: {step: [1, 2, 4], train_loss: [4, 3, null]},
+                  evaluations: {step: [], valid_loss: []}};
+    const series = new Series(told, {steps: ['train_loss'], evaluations: ['valid_loss']});
+    for (const [step, train_loss] of [[3, 2.5], [4, 2], [3, 2.25], [2, NaN], [5, 1]])
+      series.add('steps', {step, train_loss});
+    const points = [...series.points.train_loss];
+    for (let step = 6; !series.isFull; step += 1) series.add('steps', {step, train_loss: 1});
+    return [points, series.points.train_loss.length];
+    """
+    window.open("/")
+    points, longest = window.script(f"return (async () => {{{code}}})()")
+    assert points == [[1, 4], [2, 3], [3, 2.25], [4, 2], [5, 1]]
+    assert longest < 5000, "then it is fetched again, thinned"
+
+
 def in_page(function: str) -> str:
     return (
         "const asked = arguments[0]; return import('/static/format.js').then((m) => "

@@ -1,0 +1,69 @@
+"""Homes that the state of records may have: the splits over tiers that are worth weighing. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from .config import TrainConfig
+from .homes import Tier
+from .model import ModelSpec
+from .sizes import Sizes, kept_grad_bytes
+from .strategies import may_live
+
+DEFAULT_SLOTS = 3
+
+
+def tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
+    """Homes to consider, the nearest first; on a GPU, or by a strategy, every split by layers.
+
+    What lies beside frozen layers is left out: it comes last of all records and has no choice.
+    """
+    count = len(sizes.spec.records) - len(sizes.spec.of_kind("beside"))
+    allowed = may_live(config)
+    if "device" in allowed and (config.device == "cuda" or config.strategy != "auto"):
+        coarse = max(1, count // 24)  # a search of seconds for a large model would be felt
+        for num_near in range(count, -1, -coarse):
+            num_far = count - num_near
+            hosts = _host_choices(sizes, num_far, host_limit) if "host" in allowed else (0,)
+            for num_host in hosts:
+                tiers = (
+                    *repeat("nvme", num_far - num_host),
+                    *repeat("host", num_host),
+                    *repeat("device", num_near),
+                )
+                if set(tiers) <= set(allowed):
+                    yield tiers
+    for tier in ("host", "nvme") if config.state_tier == "auto" else allowed:
+        if tier in allowed:
+            yield repeat(tier, count)
+
+
+def with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier, ...]:
+    """The homes of all records: what is trained beside frozen layers is always at hand."""
+    return (*tiers, *repeat("device", len(spec.of_kind("beside"))))
+
+
+def _host_choices(sizes: Sizes, num_far: int, host_limit: int) -> list[int]:
+    """How many of the first `num_far` records may live in host memory: all, or as many as it
+    holds beside the gradients of all of them, parked activations, both or neither."""
+    far = sizes.spec.records[:num_far]
+    grads = sum(kept_grad_bytes(sizes.config, record) for record in far)
+    beside = {0, grads, sizes.boundary_bytes, grads + sizes.boundary_bytes}
+    fitting = {_fit_in_host(sizes, num_far, host_limit - taken) for taken in beside}
+    return sorted({num_far, *fitting}, reverse=True)
+
+
+def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int) -> int:
+    """How many of the first `num_far` records, taken from the last, host memory holds the state
+    of, beside staging."""
+    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
+    fitting = 0
+    for size in reversed(sizes.state_bytes[:num_far]):
+        left -= size
+        if left < 0:
+            break
+        fitting += 1
+    return fitting
+
+
+def repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
+    """So many records on one tier."""
+    return (tier,) * count

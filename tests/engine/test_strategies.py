@@ -1,0 +1,142 @@
+"""Each published system's way: the same bits as any other, and the bytes of its own formula."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets import write_dataset
+from headrace.engine import CannotFit, TrainConfig, make_plan, read_model_spec, shape_spec
+from headrace.engine.homes import Placement
+from headrace.engine.plan import Box
+from headrace.engine.strategies import STRATEGIES, with_strategy
+from headrace.engine.strategy_bytes import formula_bytes
+from runs import Run, assert_same_state
+from tiny import make_tiny_llama
+
+MIB = 2**20
+LENGTHS = [30, 30, 30, 30, 30, 30]  # of one length, so that a step has three microbatches
+COMMON: dict[str, Any] = {"packing": "off", "microbatch_rows": 2, "state_tier": "auto"}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model, a data set, and the state of a plain run; clipping bites in every step."""
+    folder = tmp_path_factory.mktemp("origin")
+    model = make_tiny_llama(folder / "model", tied=request.param, seed=1, hidden=128, layers=6)
+    dataset = write_dataset(folder / "data", LENGTHS, vocab=384)
+    settings = {**COMMON, "state_tier": "nvme", "clip_way": "serial", "recompute": "all"}
+    run = Run(folder / "plain", model, dataset, **settings)
+    run.go()
+    return model, dataset, run
+
+
+def too_small(model: Path, config: TrainConfig) -> int:
+    """A device budget that does not hold all of the state, by one layer and a half."""
+    box = Box(device="cpu", device_bytes=2**40, host_bytes=2**40, volumes={"/d": 2**42})
+    whole = make_plan(
+        read_model_spec(model),
+        replace(config, strategy="resident", clip_way="auto"),
+        longest_row_tokens=30,
+        box=box,
+    )
+    return whole.total_device_bytes - 3 * whole.slot_bytes // 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("resident", {}),
+        ("zero_offload", {}),
+        ("zero_offload", {"state_tier": "nvme"}),
+        ("zero_offload", {"optimizer_host_share": 0.5}),
+        ("zero_infinity", {}),
+        ("megatrain", {}),
+        ("teraio", {"clip_way": "serial", "recompute": "all"}),
+        ("memascend", {}),
+        ("ratel", {"recompute": "all"}),
+        ("superoffload", {"recompute": "all", "grad_tier": "host"}),
+        ("unified", {"clip_way": "serial", "recompute": "all", "grad_tier": "host"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(f"{v}" for v in value.values()),
+)
+def test_a_strategy_changes_no_bit_and_moves_what_its_formula_says(
+    origin: Any, tmp_path: Path, strategy: str, settings: dict[str, Any]
+) -> None:
+    model, dataset, plain = origin
+    run = Run(tmp_path, model, dataset, **{**COMMON, "strategy": strategy, **settings})
+    is_mixed = "device" in STRATEGIES[strategy].tiers and strategy != "resident"  # type: ignore[index]
+    if is_mixed:
+        run.config = replace(run.config, device_bytes=too_small(model, run.config))
+    run.go()
+    assert_same_state(run.state(), plain.state())
+    (plan,) = [event.data for event in run.events if event.type == "plan"]
+    fields = ("tiers", "num_slots", "keep_layers", "on_host", "cached", "order")
+    placement = Placement(**{name: plan[name] for name in fields})
+    assert set(placement.tiers) <= set(STRATEGIES[strategy].tiers)  # type: ignore[index]
+    assert len(set(placement.tiers)) == 1 + is_mixed
+    expected = formula_bytes(
+        read_model_spec(model),
+        with_strategy(read_model_spec(model), run.config),
+        placement,
+        way=plan["clip_way"],
+        redone=plan["clip_way"] == "speculative",
+        microbatches=3,
+    )
+    commits = {"device": 1, "host": 1, "nvme": 0}
+    flushed = sum(
+        12 * record.num_params * commits[tier]
+        for record, tier in zip(read_model_spec(model).records, placement.tiers, strict=True)
+    )
+    resident = sum(
+        12 * record.num_params
+        for record, tier in zip(read_model_spec(model).records, placement.tiers, strict=True)
+        if tier == "device"
+    )
+    step = run.metrics()[2]["links"]
+    expected["nvme_write"] += flushed  # every step commits
+    expected["d2h"] += resident
+    for link, wanted in expected.items():
+        assert step[link]["payload_bytes"] == pytest.approx(wanted, rel=0.02), link
+
+
+def plan(strategy: str, **settings: Any):  # type: ignore[no-untyped-def]
+    spec = shape_spec("smollm2-135m")
+    config = TrainConfig(model="m", dataset="d", strategy=strategy, **settings)  # type: ignore[arg-type]
+    box = Box(device="cpu", device_bytes=2**33, host_bytes=2**33, volumes={"/d": 2**40})
+    return make_plan(spec, config, longest_row_tokens=128, box=box)
+
+
+def test_what_the_run_says_goes_before_what_its_strategy_says() -> None:
+    assert plan("megatrain").num_slots == 2
+    assert plan("megatrain", num_slots=5).num_slots == 5
+    assert len(plan("ratel", recompute="none").keep_layers) == 30
+
+
+def test_state_where_a_strategy_has_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="megatrain keeps state on host, and state_tier is nvme"):
+        plan("megatrain", state_tier="nvme")
+
+
+def test_a_strategy_that_does_not_fit_is_refused_though_another_would() -> None:
+    plan("auto", host_bytes=700 * MIB)
+    with pytest.raises(CannotFit, match="of host memory"):
+        plan("megatrain", host_bytes=700 * MIB)
+
+
+def test_weights_that_stay_on_the_device_are_counted_there() -> None:
+    cached, streamed = plan("zero_offload"), plan("megatrain", num_slots=3)
+    extra = cached.device_bytes["cached_weights"]
+    assert extra == pytest.approx(4 * shape_spec("smollm2-135m").num_params, rel=0.02)
+    assert streamed.device_bytes["cached_weights"] == 0
+
+
+def test_microbatches_one_by_one_read_the_weights_for_each() -> None:
+    read = {
+        rows: plan("zero_infinity", batch_rows=8, microbatch_rows=rows).link_bytes["serial"]
+        for rows in (8, 2)
+    }
+    params = shape_spec("smollm2-135m").num_params
+    per_param = {rows: moved["nvme_read"] / params for rows, moved in read.items()}
+    assert per_param[2] - per_param[8] == pytest.approx(3 * (per_param[8] - 12), rel=0.02)
