@@ -112,7 +112,9 @@ def run_contender(
     command = [sys.executable, "-m", "bench.gpu_step", *given, "--child", case, who]
     started = monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(command, stdout=output, stderr=errors, start_new_session=True)
+        child = subprocess.Popen(
+            command, stdout=output, stderr=errors, start_new_session=True, env=_child_environment()
+        )
         try:
             status: int | str = child.wait(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -175,6 +177,13 @@ def measure(case: Case, who: str, arguments: argparse.Namespace) -> dict[str, An
 def _device_used() -> int:
     free, total = torch.cuda.mem_get_info()
     return total - free
+
+
+def _child_environment() -> dict[str, str]:
+    """This process's, and where `bench` is to be found, however it was found here."""
+    known = os.environ.get("PYTHONPATH")
+    tests = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (tests, known)))}
 
 
 def product_config(case: Case, settings: dict[str, Any], arguments: argparse.Namespace) -> Any:
