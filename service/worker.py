@@ -89,14 +89,18 @@ class Worker:
         await self._alone.wait()
 
     async def ready(self) -> bool:
-        """Wait until the process says that it can take a job; False when it was stopped instead."""
-        waits = [asyncio.create_task(e.wait()) for e in (self._ready, self._stopping)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return self._ready.is_set() and not self._stopping.is_set()
+        """Wait until the process says that it can take a job; False when it was stopped instead.
+
+        A process that ends just after it said so is waited for anew: by then it has a successor.
+        """
+        while not (self._ready.is_set() or self._stopping.is_set()):
+            waits = [asyncio.create_task(e.wait()) for e in (self._ready, self._stopping)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        return not self._stopping.is_set()
 
     async def run(
         self,

@@ -76,6 +76,22 @@ async def until(condition: Any, seconds: float = 10.0) -> None:
             await asyncio.sleep(0.01)
 
 
+def test_a_process_that_ends_just_after_it_was_ready_is_waited_for_anew(tmp_path: Path) -> None:
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        waiting = asyncio.create_task(worker.ready())
+        await asyncio.sleep(0)
+        worker._ready.set()
+        worker._ready.clear()  # before whoever waits has had its turn
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        worker._ready.set()
+        assert await waiting
+
+    asyncio.run(body())
+
+
 def test_worker_runs_one_job_after_the_other_in_one_process(tmp_path: Path) -> None:
     runs = [make_job(tmp_path, f"ftjob-{i}") for i in range(2)]
     worker = Worker(options(tmp_path))
