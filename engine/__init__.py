@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .store_export import export_store
+    from .strategies import STRATEGIES
+    from .strategy_bench import bench_strategies
     from .tokenizer import load_tokenizer, prepare_model
 
 _HOMES = {
@@ -72,6 +74,8 @@ _HOMES = {
     "SHAPES": "shapes",
     "available_memory": "box",
     "bench_step": "bench",
+    "STRATEGIES": "strategies",
+    "bench_strategies": "strategy_bench",
     "detect_box": "box",
     "known_rates": "box",
     "calibrate_compute": "calibration",
@@ -131,6 +135,7 @@ __all__ = [
     "RunEvent",
     "RunResult",
     "SHAPES",
+    "STRATEGIES",
     "SettingsChanged",
     "StateLost",
     "StepReport",
@@ -142,6 +147,7 @@ __all__ = [
     "Watch",
     "available_memory",
     "bench_step",
+    "bench_strategies",
     "calibrate_compute",
     "check_rows",
     "compare_schemes",
@@ -152,8 +158,8 @@ __all__ = [
     "known_rates",
     "load_tokenizer",
     "make_plan",
-    "method_spec",
     "measure_cpu_optimizer",
+    "method_spec",
     "nearest_fit",
     "num_steps",
     "plan_report",

@@ -1,7 +1,7 @@
 """Timing of the step alone, over random weights and random tokens: no model files are needed."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,32 +9,30 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
 from headrace.storage import TensorStore, VolumeConfig
 
+from .bench_inputs import fill_random, random_batches
 from .box import detect_box
 from .config import TrainConfig
-from .data import Microbatch, make_microbatch
-from .frozen import write_frozen_whole
 from .homes import Way
 from .model import ModelSpec
 from .mover import Mover
 from .optimizer import AdamScalars
-from .packing import Arrangement, settle_microbatch
+from .packing import settle_microbatch
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
 from .run import describe, deterministic, keep_compiled
-from .state import clear_state, state_record, write_weights
+from .state import state_record
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_truth import StepTruth
-from .visits import update_visit
 from .ways import next_way
 from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]
+Look = Callable[[Workspace], Mapping[str, Any]]
 
 
 def _nothing_around(step: int) -> AbstractContextManager[None]:
@@ -50,6 +48,7 @@ class _Timing:
     seed: int
     commit: bool
     around: Around
+    look: Look
 
 
 def bench_step(
@@ -63,6 +62,7 @@ def bench_step(
     seed: int = 0,
     commit: bool = True,
     around: Around = _nothing_around,
+    look: Look = lambda work: {},
 ) -> dict[str, Any]:
     """Time `num_steps` steps (after one that warms up) for each number of slots.
     None leaves the number to the plan and is named "auto".
@@ -71,7 +71,8 @@ def bench_step(
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and
     `serial_seconds` the sum of all. Times are medians over the steps, in seconds; bytes are
     payload per step. `commit=False` leaves the commits out (durability none). `around` is entered
-    around each step, the one that warms up being number 0.
+    around each step, the one that warms up being number 0. What `look` finds at the end, when the
+    last step is committed, is part of a run's result.
     """
     keep_compiled(config)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
@@ -82,6 +83,7 @@ def bench_step(
             seed=seed,
             commit=commit,
             around=around,
+            look=look,
         )
         runs = {count: _time_slots(config, spec, where, count, timing) for count in slots}
     result: dict[str, Any] = {
@@ -137,43 +139,13 @@ def _time_slots(
             if commit:
                 mover.flush_homes()
             store.commit({})
-            return _time_steps(work, mover, timing)
+            return {**_time_steps(work, mover, timing), **timing.look(work)}
     finally:
         TensorStore.remove(volumes, name=name)
 
 
 def _named(num_slots: int | None) -> str:
     return "auto" if num_slots is None else str(num_slots)
-
-
-def fill_random(work: Workspace, mover: Mover, seed: int) -> None:
-    """Give every record random weights (norms one) and zero moments, straight in its tier.
-
-    Adapters begin in the middle of a run: with both matrices random, so that both have gradients.
-    """
-    generator = torch.Generator(work.device).manual_seed(seed)
-    slot = work.ring[0]
-    for i, layout in enumerate(work.spec.records):
-        master = torch.zeros(layout.num_elements, device=work.device)
-        for param in layout.params:
-            piece = master[param.offset : param.offset + param.num_elements]
-            if len(param.full_shape) == 1:
-                piece.fill_(1.0)
-            else:
-                piece.normal_(0, 0.02, generator=generator)
-        if layout.base is None:
-            place = work.residents.get(layout.name, slot.device)
-            clear_state(place, work.records[layout.name])
-            write_weights(work.state(layout, slot), master)
-        else:
-            write_frozen_whole(layout, work.frozen(layout, slot), master)
-        if layout.name in work.cached:
-            work.cached[layout.name].take_from(slot.device)
-        slot.done = work.transfer.fence()
-        visit = update_visit(i)
-        if mover.needs_slot(visit):
-            mover.release(visit, slot)()
-            slot.free.order()
 
 
 def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any]:
@@ -184,7 +156,7 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
     steps: list[_Timed] = []
     pending: PendingUpdate | None = None
     for step in range(1, timing.num_steps + 2):
-        batches = _random_batches(work, timing.tokens_per_row, generator)
+        batches = random_batches(work, timing.tokens_per_row, generator)
         before = {**work.store.stats().links, **work.transfer.stats()}
         with timing.around(step - 1):
             started = perf_counter()
@@ -203,10 +175,13 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
                 sweep(work, mover, pending)
                 pending = None
             seconds = perf_counter() - started
+        if timing.commit:  # what the processor still does belongs to this step
+            mover.host_updates.wait_all()
         after = {**work.store.stats().links, **work.transfer.stats()}
         steps.append(
             _Timed(
                 way=inputs.way,
+                microbatches=len(batches),
                 seconds=seconds,
                 planned_seconds=truth.expected(
                     batches,
@@ -229,6 +204,7 @@ class _Timed:
     """One step: how its updates were made, how long it took, and what it moved."""
 
     way: Way
+    microbatches: int
     seconds: float
     planned_seconds: float
     commit_seconds: float
@@ -260,6 +236,7 @@ def _run_result(
         "warm_seconds": steps[0].seconds,
         "commit_seconds": median(step.commit_seconds for step in timed),
         "ways": [step.way for step in timed],
+        "microbatches": timed[-1].microbatches,
         "passes": _passes(outcomes[1:]),
         "stall_read_seconds": median(
             sum(t.stall_read for _, t in outcome.times) for outcome in outcomes[1:]
@@ -284,17 +261,3 @@ def _passes(outcomes: Sequence[StepOutcome]) -> dict[str, dict[str, float]]:
         }
         for name in names
     }
-
-
-def _random_batches(
-    work: Workspace, tokens_per_row: int, generator: torch.Generator
-) -> list[Microbatch]:
-    """Rows of one length, arranged as a run would arrange them."""
-    arrangement = Arrangement.of(work.config)
-    shape = (work.config.batch_rows, tokens_per_row)
-    rows = torch.randint(0, work.spec.vocab_size, shape, generator=generator).numpy()
-    groups = arrangement.groups(np.full(len(rows), tokens_per_row))
-    return [
-        make_microbatch([(rows[i], rows[i]) for i in group], group.tolist(), arrangement)
-        for group in groups
-    ]

@@ -8,6 +8,7 @@ from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
 from .layer import LayerModule, Weights, backward, param_views
 from .measure_box import PART_SECONDS
+from .measure_work import measure_work
 from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
 from .stopwatch import Stopwatch, now
@@ -39,6 +40,7 @@ def measure_shape(
         measured_at=now(),
         layers=tuple(layers),
         head_flops=_time_head(spec, config, module, clock, dtype),
+        work=measure_work(spec, config, clock),
     )
 
 

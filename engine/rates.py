@@ -59,11 +59,15 @@ class LayerRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeRates:
-    """What was measured for the layers and the head of one shape, dtype and way to compile."""
+    """What was measured for the layers and the head of one shape, dtype and way to compile.
+
+    `work`: of all but what the processor does, parameters a second on records of that size.
+    """
 
     measured_at: str
     layers: tuple[LayerRate, ...]
     head_flops: float
+    work: Mapping[Work, float] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -130,6 +134,7 @@ class Rates:
             measured_at=chosen.measured_at,
             layers=chosen.layers,
             head_flops=chosen.head_flops,
+            work={**self.work, **chosen.work},
         )
 
     def flops(self, tokens: int, *, backward: bool) -> float:
@@ -200,7 +205,7 @@ def shape_key(spec: ModelSpec, config: TrainConfig) -> str:
     return (
         f"{spec.family} {spec.hidden_size}x{spec.intermediate_size} {spec.num_heads}/"
         f"{spec.num_kv_heads}x{spec.head_dim} v{spec.vocab_size} {config.compute_dtype} "
-        f"{config.device} compile={config.compile}"
+        f"{config.device} compile={config.compile} {config.state_format} {config.method}"
     )
 
 

@@ -5,6 +5,7 @@ formula says something.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from headrace.storage import DTYPE_BYTES
 
@@ -15,6 +16,10 @@ from .strategies import STRATEGIES
 
 STATE_BYTES = 12  # of an exact parameter: the fp32 master in two halves and two fp32 moments
 SUM_BYTES = 4  # of a gradient's sum in fp32
+# ZeRO-Infinity's buffers by DeepSpeed's defaults: five for parameters, each as large as the largest
+# one, and four for the optimizer, each of a sub-group of so many elements in fp32.
+_PARAM_BUFFERS, _PARAM_BYTES = 5, 2
+_OPTIMIZER_BUFFERS, _SUB_GROUP, _OPTIMIZER_BYTES = 4, 10**9, 4
 _SLOTS_TO_HOLD = 3  # from so many on, the last layer stays in its slot where forward turns around
 
 Links = dict[str, float]
@@ -24,8 +29,9 @@ Links = dict[str, float]
 class Moved:
     """Parameters by what happens to them: those of records that do not live on the device.
 
-    `recomputed`: of layers whose weights backward reads again; `turn`: of the layer that stays in
-    its slot between the passes; `updated_on_host`: of layers that the processor updates.
+    `recomputed`: of layers whose weights backward wants again; `turn`: of the layer that stays in
+    its slot between the passes, `turn_again` if backward wants its weights; `updated_on_host`: of
+    layers that the processor updates.
     """
 
     embedding: int
@@ -34,6 +40,7 @@ class Moved:
     head: int
     recomputed: int
     turn: int
+    turn_again: int
     updated_on_host: int
 
     @property
@@ -95,11 +102,8 @@ def _count(spec: ModelSpec, placement: Placement) -> Moved:
         if tier != "device" and i not in placement.keep_layers
     )
     last, last_tier = layers[-1]
-    held = (
-        placement.num_slots >= _SLOTS_TO_HOLD
-        and last_tier != "device"
-        and len(layers) - 1 not in placement.keep_layers
-    )
+    held = placement.num_slots >= _SLOTS_TO_HOLD and last_tier != "device"
+    again_too = held and len(layers) - 1 not in placement.keep_layers
     on_host = sum(spec.records[i].num_params for i in placement.on_host)
     return Moved(
         embedding=far["embedding"],
@@ -108,6 +112,7 @@ def _count(spec: ModelSpec, placement: Placement) -> Moved:
         head=far["head"],
         recomputed=again,
         turn=last.num_params if held else 0,
+        turn_again=last.num_params if again_too else 0,
         updated_on_host=on_host,
     )
 
@@ -121,7 +126,7 @@ def _by_layer(moved: Moved, weight: int, gradient: int, way: Way, redone: bool) 
     grads = gradient * moved.with_kept_gradient
     forward = weight * (moved.embedding + moved.layers + moved.head)
     if way == "serial":
-        again = weight * (moved.norm + moved.recomputed - moved.turn)
+        again = weight * (moved.norm + moved.recomputed - moved.turn_again)
         return forward + again + state, state, grads, grads
     # The state is read where backward is; of the layer that stayed, what is not there yet.
     once = forward + state - weight * moved.turn
@@ -139,7 +144,7 @@ def _updated_late(moved: Moved, weight: int, gradient: int, *, cached: bool) -> 
     if cached:  # weights go up once, when the processor has updated them
         return state + weight * moved.updated_on_host, state, grads_up, grads
     twice = moved.embedding + moved.layers + moved.head + moved.norm
-    up = weight * (twice + moved.recomputed - moved.turn)
+    up = weight * (twice + moved.recomputed - moved.turn_again)
     return up + state, state, grads_up, grads
 
 
@@ -150,3 +155,12 @@ def _by_microbatch(moved: Moved, weight: int, gradient: int, microbatches: int) 
     grads = gradient * moved.with_kept_gradient
     sums = SUM_BYTES * moved.layers * (microbatches - 1)
     return microbatches * weight * once + state, state, grads + sums, grads + sums
+
+
+def common_staging_bytes(spec: ModelSpec) -> int:
+    """Host memory for staging where every buffer is as large as the largest tensor of all, by the
+    rule that MemAscend (2025) measures itself against."""
+    largest = max(prod(param.full_shape) for record in spec.records for param in record.params)
+    group = min(spec.num_params, _SUB_GROUP)
+    buffers = _PARAM_BUFFERS * _PARAM_BYTES * largest
+    return buffers + _OPTIMIZER_BUFFERS * _OPTIMIZER_BYTES * group

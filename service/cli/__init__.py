@@ -9,6 +9,7 @@ import typer
 from . import (
     bench,
     bench_io,
+    bench_strategies,
     calibrate,
     checks,
     data,
@@ -94,3 +95,4 @@ _add(files_app, "delete", files.delete)
 _add(data_app, "check", data.check)
 _add(bench_app, "step", bench.step)
 _add(bench_app, "io", bench_io.io)
+_add(bench_app, "strategies", bench_strategies.strategies)

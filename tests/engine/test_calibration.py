@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PART_SECONDS", {False: 0.0, True: 0.0})
     monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
     monkeypatch.setattr(measure_box, "COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
-    monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14, "cuda": 2**14})
+    monkeypatch.setattr(measure_box, "ELEMENTS", 2**14)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,60 @@
+"""Measuring the work on parameters that is no matrix product, on records of a model's own size."""
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import torch
+
+from headrace.storage import DeviceSlab
+
+from .adamw import AdamScalars
+from .clip import round_and_square
+from .config import TrainConfig
+from .model import ModelSpec
+from .optimizer import adamw_update
+from .rates import Work
+from .state import clear_state, read_weights, state_record, state_views
+from .stopwatch import Stopwatch
+
+_RECORDS = 3  # in turn, as slots are: what one leaves in a cache, the next one takes
+_MOST_BYTES = 2**31  # of all of them; larger ones pass through no cache
+
+SCALARS = AdamScalars(
+    beta1=0.9, one_minus_beta1=0.1, beta2=0.999, one_minus_beta2=0.001,
+    eps=1e-8, decay=1.0, step_size=1e-5, root_scale=1.0,
+)  # fmt: skip
+
+
+def measure_work(spec: ModelSpec, config: TrainConfig, clock: Stopwatch) -> dict[Work, float]:
+    """Parameters a second of each work, in the state format and compute dtype of the run."""
+    layer = spec.of_kind("layer")[0]
+    layout = layer if layer.base is None else spec.beside.get(layer.name, layer)
+    record = state_record(layout, config.state_format)
+    count, device = layout.num_elements, clock.device
+    dtype: torch.dtype = getattr(torch, config.compute_dtype)
+    copies = _RECORDS if _RECORDS * record.padded_bytes <= _MOST_BYTES else 1
+    slab = DeviceSlab(copies * record.padded_bytes, device)
+    slots = [slab.carve(record.padded_bytes) for _ in range(copies)]
+    for slot in slots:
+        clear_state(slot, record)
+    states = [state_views(slot, record) for slot in slots]
+    sums = [torch.randn(count, device=device) for _ in range(copies)]
+    grads = [one.to(dtype) for one in sums]
+    factor = torch.ones((), device=device)
+
+    def turns(call: Callable[[int], object]) -> Callable[[], object]:
+        order = cycle(range(copies))
+        return lambda: call(next(order))
+
+    works: dict[Work, Callable[[int], object]] = {
+        "join": lambda i: read_weights(states[i], sums[i]),
+        "accumulate": lambda i: sums[i].add_(grads[i]),
+        "finish": lambda i: round_and_square(sums[i], _target(sums, grads, i)),
+        "update": lambda i: adamw_update(states[i], grads[i], factor, SCALARS),
+    }
+    return {work: count / clock.seconds(turns(call)) for work, call in works.items()}
+
+
+def _target(sums: Sequence[torch.Tensor], grads: Sequence[torch.Tensor], i: int) -> torch.Tensor:
+    """Where a finished gradient goes: in fp32 compute it stays where it was summed."""
+    return sums[i] if grads[i].dtype == torch.float32 else grads[i]
