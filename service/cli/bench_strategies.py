@@ -1,7 +1,7 @@
 """`headrace bench strategies`: every published system's way on one model, held to its formula."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +9,9 @@ from .bench import Layers, MicrobatchRows, Shape, TokensPerRow, box
 from .options import ByteSize, Json, Volumes, parse_size
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 
-TOLERANCE = 0.02  # of the formula
+if TYPE_CHECKING:
+    from headrace.engine import TrainConfig
+
 LINKS = ("nvme_read", "nvme_write", "h2d", "d2h")
 TOLERANCE = 0.02  # of the formula
 
@@ -38,30 +40,11 @@ def strategies(
     Each must move the bytes that its formula says, within 2 %, and end with the same bits as all
     others. The exit code is 1 when one does not.
     """
-    from headrace.engine import (
-        STRATEGIES,
-        CannotFit,
-        TrainConfig,
-        bench_strategies,
-        shape_spec,
-    )
+    from headrace.engine import STRATEGIES, CannotFit, bench_strategies, shape_spec
     from headrace.storage import StoreError, VolumeConfig
 
-    on_gpu = device == "cuda"
     try:
-        config = TrainConfig(
-            model=shape,
-            dataset="",
-            device=device,  # type: ignore[arg-type]
-            compute_dtype="bfloat16" if on_gpu else "float32",
-            batch_rows=batch_rows,
-            microbatch_rows=microbatch_rows,
-            packing="off",
-            loss_chunk_tokens=4096 if on_gpu else 256,
-            max_grad_norm=1e9,
-            device_bytes=parse_size(device_bytes),
-            host_bytes=parse_size(host_bytes),
-        )
+        config = _config(device, batch_rows, microbatch_rows, device_bytes, host_bytes)
         drives = [
             replace(VolumeConfig.parse(text), throttle_bytes_per_second=parse_size(throttle))
             for text in volume or ["."]
@@ -90,6 +73,29 @@ def strategies(
     else:
         _show(result)
     raise typer.Exit(Exit.OK if result["holds"] else Exit.FAILED)
+
+
+def _config(
+    device: str, batch_rows: int, microbatch_rows: int, device_bytes: str | None,
+    host_bytes: str | None,
+) -> "TrainConfig":  # fmt: skip
+    """What all strategies have in common."""
+    from headrace.engine import TrainConfig
+
+    on_gpu = device == "cuda"
+    return TrainConfig(
+        model="random",
+        dataset="",
+        device=device,  # type: ignore[arg-type]
+        compute_dtype="bfloat16" if on_gpu else "float32",
+        batch_rows=batch_rows,
+        microbatch_rows=microbatch_rows,
+        packing="off",
+        loss_chunk_tokens=4096 if on_gpu else 256,
+        max_grad_norm=1e9,
+        device_bytes=parse_size(device_bytes),
+        host_bytes=parse_size(host_bytes),
+    )
 
 
 def holds(rows: list[dict[str, Any]]) -> bool:
@@ -125,8 +131,10 @@ def _show(result: dict[str, Any]) -> None:
                 human_bytes(one["staging_bytes"]),
             ]
         )
-    columns = ["strategy", "records on", "update", "B/param read / written / up / down",
-               "off formula", "bits", "step s", "planned s", "device / host", "staging"]  # fmt: skip
+    columns = [
+        "strategy", "records on", "update", "B/param read / written / up / down", "off formula",
+        "bits", "step s", "planned s", "device / host", "staging",
+    ]  # fmt: skip
     print_table(columns, rows, empty="")
     ran = [one for one in result["strategies"] if "digest" in one]
     common = ran[0]["common_staging_bytes"] if ran else 0
