@@ -38,7 +38,8 @@ function take(status) {
     drawSpark(status.running);
   };
   const now = shape(status);
-  if (known === null || now === known) show();
+  // The first one, too, may tell of more than the page was drawn from.
+  if (now === known) show();
   else refresh(show);
   known = now;
 }

@@ -34,11 +34,13 @@ class _Gate:
 
     def __init__(self) -> None:
         self._opened = threading.Event()
+        self.entered = threading.Event()
 
     def open(self) -> None:
         self._opened.set()
 
     def __call__(self) -> None:
+        self.entered.set()
         self._opened.wait(5)
 
 
@@ -110,6 +112,7 @@ def test_closing_ends_what_waits_and_lets_finish_what_runs() -> None:
     queue = _queue()
     gate = _Gate()
     running = queue.run("read", gate)
+    assert gate.entered.wait(5)
     waiting = queue.run("read", _nothing)
     threading.Timer(0.05, gate.open).start()
     assert queue.close(5)
