@@ -13,7 +13,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -138,7 +138,7 @@ def _has_flash(query: Tensor) -> bool:
     return query.is_cuda and query.dtype in _FLASH_DTYPES and query.shape[-1] <= FLASH_MAX_HEAD
 
 
-@torch.library.custom_op("headrace::flash_documents", mutates_args=())
+@library.custom_op("headrace::flash_documents", mutates_args=())
 def _flash(
     query: Tensor,
     key: Tensor,
@@ -161,7 +161,7 @@ def _flash(
     return output, sums
 
 
-@torch.library.custom_op("headrace::flash_documents_backward", mutates_args=())
+@library.custom_op("headrace::flash_documents_backward", mutates_args=())
 def _flash_backward(
     grad: Tensor,
     query: Tensor,

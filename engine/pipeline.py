@@ -11,8 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from .visits import Visit
 
@@ -72,7 +71,7 @@ class _Job(Generic[S]):
 
 
 class Pipeline(Generic[S]):
-    """A ring of slots with its threads; a context manager that ends them."""
+    """A ring of slots with its threads, which `close` ends."""
 
     def __init__(self, slots: Sequence[S], stages: Stages[S]) -> None:
         """`slots` are used in turn; a slot is read into again only after its release."""
@@ -127,17 +126,6 @@ class Pipeline(Generic[S]):
         for executor in (self._reader, self._releaser, self._writer):
             executor.shutdown(wait=True, cancel_futures=True)
         self._ahead = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _submit(self, visit: Visit) -> _Job[S]:
         job = _Job[S](

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bench.inputs import box
 from headrace.engine.adamw import AdamScalars, adamw_torch
@@ -185,7 +186,9 @@ def in_place(pool: RangePool, values: Any) -> Callable[[], None]:
 def inductor_update() -> Update:
     """The update as torch.compile makes it for the CPU (it needs a C++ compiler)."""
 
-    def formula(hi, lo, m, v, g, factor, s):  # type: ignore[no-untyped-def]
+    def formula(
+        hi: Tensor, lo: Tensor, m: Tensor, v: Tensor, g: Tensor, factor: Tensor, s: AdamScalars
+    ) -> None:
         g = g.float() * factor
         p = ((hi.to(torch.int32) << 16) + lo.to(torch.int32)).view(torch.float32)
         p = p * s.decay

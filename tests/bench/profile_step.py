@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -116,11 +117,8 @@ def marking_visits() -> Iterator[None]:
         with record_function(f"{VISIT}{one.phase} {one.action}"):
             visit(self, one, slot)
 
-    setattr(ForwardCompute, "visit", marked)  # noqa: B010
-    try:
+    with patch.object(ForwardCompute, "visit", marked):
         yield
-    finally:
-        setattr(ForwardCompute, "visit", visit)  # noqa: B010
 
 
 def matmul_rate(device: str) -> float:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -65,7 +66,7 @@ def test_visits_are_computed_in_order_each_with_its_own_bytes() -> None:
         time.sleep(0.001)
         written.append(slot["holds"])
 
-    with Pipeline(_slots(3), Stages(read, write)) as pipeline:
+    with closing(Pipeline(_slots(3), Stages(read, write))) as pipeline:
         pipeline.run(_visits(range(20)), compute)
     assert computed == written == list(range(20))
 
@@ -73,7 +74,7 @@ def test_visits_are_computed_in_order_each_with_its_own_bytes() -> None:
 def test_a_record_that_needs_no_slot_takes_none() -> None:
     """With one slot only, and a visit between that would need it."""
     seen: list[bool] = []
-    with Pipeline(_slots(1), Stages(slotless={1})) as pipeline:
+    with closing(Pipeline(_slots(1), Stages(slotless={1}))) as pipeline:
         pipeline.run(_visits([0, 1, 2]), lambda visit, slot: seen.append(slot is None))
     assert seen == [False, True, False]
 
@@ -114,7 +115,7 @@ def test_a_record_is_read_only_after_its_last_write() -> None:
         assert slot is not None
         seen.append(slot["holds"])
 
-    with Pipeline(_slots(3), Stages(read, write)) as pipeline:
+    with closing(Pipeline(_slots(3), Stages(read, write))) as pipeline:
         pipeline.run(_visits([0, 1, 0]), compute)
         pipeline.run(_visits([0]), compute)
     assert seen[0] == 0
@@ -149,7 +150,7 @@ def test_a_held_record_stays_in_its_slot_while_others_pass() -> None:
     visits = _visits([0, 1, 2, 3, 0])
     visits[0] = replace(visits[0], holds=True)
     visits[4] = replace(visits[4], held=True)
-    with Pipeline(_slots(2), Keeping(read)) as pipeline:
+    with closing(Pipeline(_slots(2), Keeping(read))) as pipeline:
         pipeline.run(visits, compute)
         pipeline.run(visits, compute)
     assert used[0] == used[4] and used[5] == used[9]
@@ -160,7 +161,7 @@ def test_what_the_next_pass_begins_with_is_read_while_this_one_computes() -> Non
     reads: list[int] = []
     pipeline = Pipeline(_slots(2), Stages(lambda visit, slot: reads.append(visit.record)))
     first, second = _visits([0]), _visits([1, 2, 3])
-    with pipeline:
+    with closing(pipeline):
         pipeline.run(first, lambda visit, slot: time.sleep(0.05), ahead=second)
         time.sleep(0.05)
         assert reads == [0, 1, 2], "as many as there are slots"
@@ -182,7 +183,7 @@ def test_what_was_read_ahead_is_read_again_when_another_pass_comes_between() -> 
         assert slot is not None
         seen.append(slot["holds"])
 
-    with Pipeline(_slots(2), Stages(read, write)) as pipeline:
+    with closing(Pipeline(_slots(2), Stages(read, write))) as pipeline:
         pipeline.run(_visits([0]), compute, ahead=_visits([1, 2]))
         pipeline.run(_visits([3]), compute)
         pipeline.run(_visits([1, 2]), compute)
@@ -199,7 +200,7 @@ def _seconds(num_slots: int) -> float:
             return lambda: None
 
     started = time.perf_counter()
-    with Pipeline(_slots(num_slots), Slow(stage)) as pipeline:
+    with closing(Pipeline(_slots(num_slots), Slow(stage))) as pipeline:
         pipeline.run(_visits(range(20)), stage)
     return time.perf_counter() - started
 
@@ -214,7 +215,7 @@ def test_times_say_where_each_visit_spent_its_seconds() -> None:
     def slow_read(visit: Visit, slot: Slot) -> None:
         time.sleep(0.02)
 
-    with Pipeline(_slots(1), Stages(slow_read)) as pipeline:
+    with closing(Pipeline(_slots(1), Stages(slow_read))) as pipeline:
         times = pipeline.run(_visits([0, 1]), lambda visit, slot: None)
     assert all(t.read >= 0.02 and t.stall_read >= 0.015 and t.compute < 0.01 for t in times)
 
@@ -231,7 +232,7 @@ def test_what_the_processor_updates_is_read_ahead_only_after_that_was_asked() ->
         events.append(f"compute {visit.action}")
 
     forward = Visit(record=2, action="forward", reads="weights", writes=False, phase="forward")
-    with Pipeline(_slots(2), Stages(read)) as pipeline:
+    with closing(Pipeline(_slots(2), Stages(read))) as pipeline:
         pipeline.run([host_update_visit(2)], compute, ahead=[forward])
         pipeline.run([forward], compute)
     assert events == ["compute update", "read forward", "compute forward"]

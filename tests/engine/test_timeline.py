@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -105,7 +106,7 @@ def test_it_agrees_with_the_pipeline_itself() -> None:
         def release(self, visit: Visit, slot: int) -> Callable[[], None]:
             return lambda: time.sleep(work[visit.record][4] / 1000)
 
-    with Pipeline([0, 1, 2], Sleeping()) as pipeline:
+    with closing(Pipeline([0, 1, 2], Sleeping())) as pipeline:
         started = time.perf_counter()
         pipeline.run(
             [update_visit(i) for i in range(len(work))],
