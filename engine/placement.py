@@ -118,8 +118,7 @@ def _may_guess(config: TrainConfig, placement: Placement) -> bool:
 
 def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
     """The processor may update some of what lives in host memory while the device updates the
-    rest; where that is left to the plan, and where the processor has a compiled update: of compact
-    formats it has none, and a GPU is never slower."""
+    rest; where that is left to the plan, and of the exact format alone, whose rate is measured."""
     config = sizes.config
     if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
         return

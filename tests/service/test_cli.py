@@ -4,35 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command import run
 from headrace.engine import NotFinite, SettingsChanged
-from headrace.service.__main__ import main
 from headrace.service.cli.output import Exit, human_bytes, human_seconds
 from headrace.service.settings import Settings
-from scripted_daemon import ScriptedDaemon, scripted_daemon
+from scripted_daemon import ScriptedDaemon
 
 JOBS = "/v1/fine_tuning/jobs"
 JOB = {"id": "ftjob-1", "status": "queued", "model": "m", "engine": {"step": 3, "total_steps": 9}}
-
-
-@pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDaemon]:
-    with scripted_daemon() as running:
-        monkeypatch.setenv("HEADRACE_URL", running.url)
-        yield running
-
-
-def run(*arguments: str | Path) -> int:
-    """The exit code of one command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def events(*named: tuple[str, dict[str, Any]]) -> str:

@@ -2,35 +2,20 @@
 
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.service.__main__ import main
+from command import run
 from headrace.service.cli.job_file import read_job_file
 from headrace.service.cli.options import _complete_job
 from headrace.service.cli.output import CliError, Exit
-from scripted_daemon import ScriptedDaemon, scripted_daemon
+from scripted_daemon import ScriptedDaemon
 
 JOBS = "/v1/fine_tuning/jobs"
 FILE = {"id": "file-1", "filename": "rows.jsonl", "bytes": 1500, "purpose": "fine-tune",
         "created_at": 1_796_000_000}  # fmt: skip
-
-
-@pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDaemon]:
-    with scripted_daemon() as running:
-        monkeypatch.setenv("HEADRACE_URL", running.url)
-        yield running
-
-
-def run(*arguments: str | Path) -> int:
-    """The exit code of one command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def event(seq: int, kind: str = "message", **changed: Any) -> dict[str, Any]:

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
+from command import run
 from headrace.engine import CpuKernel, write_demo_data
-from headrace.service.__main__ import main
 from headrace.service.cli import doctor
 from headrace.service.cli.output import Exit
 from headrace.storage import HostArena, RecordSpec, TensorSpec, TensorStore, VolumeConfig
 from tiny import make_tiny_llama
-
-
-def run(*arguments: str | Path) -> int:
-    """The exit code of one command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
