@@ -17,7 +17,6 @@ from headrace.engine.workspace import Workspace
 from runs import Run
 from tiny import make_tiny_llama
 
-
 _Weak: Any = StorageWeakRef  # without types
 
 
