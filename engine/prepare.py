@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
 from .chat import ChatTokenizer
 from .data_report import DataProblem, DataReport, Overlong
 from .labels import TrainOn
 from .row_account import RowAccount
 from .row_files import RowFile
 from .row_index import RowIndex
+from .row_json import dump
 from .row_types import RowFormat, RowProblem, said
 from .rows import parse_row
 from .token_files import new_dataset
@@ -142,7 +141,7 @@ def check_rows(file: Path, *, limit_seconds: float) -> FormCheck:
                     )
                 else:
                     formats[row.format] += 1
-                    index.add(place, *map(orjson.dumps, said(row)))
+                    index.add(place, *map(dump, said(row)))
             if len(problems) == MAX_LISTED_PROBLEMS or time.monotonic() > until:
                 complete = False
                 break
