@@ -98,14 +98,20 @@ STRATEGIES: Mapping[StrategyName, Strategy] = {
 def with_strategy(spec: ModelSpec, config: TrainConfig) -> TrainConfig:
     """The config with what its strategy settles, where the run itself has left it open.
 
-    ValueError when the state shall live where the strategy has none, or when weights are frozen
-    that it trains.
+    ValueError when the state shall live where the strategy has none, when weights are frozen that
+    it trains, or when experts are balanced that it never sees all tokens of.
     """
     strategy = STRATEGIES[config.strategy]
     whole = strategy.order == "microbatches" or strategy.caches_weights
     if whole and len(spec.trained) < len(spec.records):
         raise ValueError(
             f"strategy {config.strategy} trains every weight, and here some are frozen; use auto"
+        )
+    if strategy.order == "microbatches" and spec.experts is not None and spec.experts.balance:
+        raise ValueError(
+            f"strategy {config.strategy} ends one microbatch before it begins the next, and the "
+            f"loss that balances experts goes by all of a step's tokens; use another, or set "
+            f"router_aux_loss_coef to 0"
         )
     if config.state_tier != "auto" and config.state_tier not in strategy.tiers:
         raise ValueError(
