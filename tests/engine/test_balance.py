@@ -30,7 +30,7 @@ ONE_STEP: dict[str, Any] = {
     "max_steps": 1, "batch_rows": 5, "microbatch_rows": 2, "beta1": 0.0, "clip_mode": "none",
     "router_aux_loss_coef": COEFFICIENT,
 }  # fmt: skip
-PARTS = {
+PARTS: dict[str, dict[str, Any]] = {
     "full": {},
     "lora": {
         "method": "lora", "lora_rank": 4, "lora_alpha": 8.0, "max_steps": 3, "eps": 1e-3,
@@ -142,12 +142,12 @@ def gradients_by_row(batches: list[Microbatch], rows: dict[int, Routed]) -> tupl
     for _ in range(2):
         for m, one in enumerate(routed):
             balance.count(m, [one])
-    grads = {}
+    grads: dict[int, torch.Tensor] = {}
     for m, (batch, one) in enumerate(zip(batches, routed, strict=True)):
         ((_, grad),) = balance.gradients(m, [one])
         assert not grad[~is_real(batch)].any()
         lengths = [len(rows[i].logits) for i in batch.row_indices]
-        parts = grad[is_real(batch)].split(lengths)
+        parts = torch.split(grad[is_real(batch)], lengths)
         grads.update(zip(batch.row_indices, parts, strict=True))
     return balance.loss(), grads
 
