@@ -1,7 +1,7 @@
 """What rendering a row needs, and what it ends in: tokens with labels, or the reason why not."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 NOT_TRAINED = -100
@@ -38,7 +38,7 @@ class Example:
 
     ids: list[int]
     labels: list[int]
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
 class RenderProblem(ValueError):
