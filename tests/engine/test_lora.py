@@ -182,7 +182,7 @@ def test_training_reads_the_base_and_writes_nothing_of_it(tmp_path: Path, dtype:
 @pytest.mark.parametrize("base", ["nf4", "int8"])
 @pytest.mark.parametrize("case", ["llama", "qwen3", "gemma2"])
 def test_on_a_coded_base_the_numbers_are_those_of_peft_on_what_the_codes_say(
-    tmp_path: Path, case: str, base: str
+    tmp_path: Path, case: str, base: Any
 ) -> None:
     """The reference's matrices become what the codes say, and its other weights bfloat16."""
     run = make_run(
