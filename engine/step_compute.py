@@ -223,7 +223,10 @@ class StepCompute(ForwardCompute):
         if late and self.settle().skipped:
             return
         if visit.on_host:
-            self._mover.host_updates.submit(layout, self._host_factor(layout), self._inputs.scalars)
+            factor_there = self._host_factor(layout, late=late)
+            self._mover.host_updates.submit(
+                layout, factor_there, self._inputs.scalars, is_guess=not late
+            )
             return
         factor = self._final_factor(layout) if late else self._early_factor(layout)
         self._apply(layout, slot, self._gradients.kept(layout, early=not late), factor)
@@ -250,11 +253,12 @@ class StepCompute(ForwardCompute):
             return self._one * self.settle().factor
         return self._early_factor(layout)
 
-    def _host_factor(self, layout: RecordLayout) -> float:
-        """The final factor for the processor: known since the norm is, but for each layer's own."""
-        if self.work.config.clip_mode == "per_layer":
-            return float(self._early_factor(layout))
-        return self.settle().factor
+    def _host_factor(self, layout: RecordLayout, *, late: bool) -> float | Tensor:
+        """The factor for the processor, on the device where only that knows it."""
+        mode = self.work.config.clip_mode
+        if mode == "per_layer" or (mode == "lagged" and not late):
+            return self._early_factor(layout)
+        return self.settle().factor if late else 1.0
 
     def _lagged_factor(self) -> Tensor:
         last = self._inputs.last_norm
