@@ -1,4 +1,4 @@
-"""What a line of a training file can be: a conversation, plain text, or why it is neither."""
+"""What a line of a training file can be: a conversation, plain text, a preference, or why none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +7,17 @@ from typing import Any, Literal
 MAX_LINE_BYTES = 64 * 2**20
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
-RowFormat = Literal["messages", "prompt/completion", "text", "alpaca", "sharegpt"]
+RowFormat = Literal[
+    "messages", "prompt/completion", "text", "alpaca", "sharegpt", "preference", "openai preference"
+]
 ROW_FORMATS: dict[RowFormat, str] = {  # with the keys that they need
     "messages": "messages",
     "prompt/completion": "prompt, completion",
     "text": "text",
     "alpaca": "instruction, output",
     "sharegpt": "conversations",
+    "preference": "chosen, rejected",
+    "openai preference": "input, preferred_output, non_preferred_output",
 }
 JSON_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
 JSON_NAMES |= {list: "a list", dict: "an object", type(None): "null"}
@@ -31,13 +35,15 @@ class RowProblem:
 class Message:
     """One turn. Text parts are joined; arguments of tool calls are objects, not JSON strings.
 
-    `content` is None only beside tool calls. `trained` is true for the assistant's turns that the
+    `content` is None only beside tool calls or `reasoning`, what the assistant thought before it
+    spoke, where that is apart from its words. `trained` is true for the assistant's turns that the
     loss counts: those without `weight`, or with weight 1.
     """
 
     role: Role
     content: str | None
     trained: bool = False
+    reasoning: str | None = None
     name: str | None = None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     tool_call_id: str | None = None
@@ -46,6 +52,7 @@ class Message:
         """The message as chat templates expect it; keys without a value are left out."""
         values: dict[str, Any] = {"role": self.role, "content": self.content}
         optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        optional |= dict.fromkeys(("reasoning_content", "thinking"), self.reasoning)
         values |= {key: value for key, value in optional.items() if value is not None}
         if self.tool_calls:
             values["tool_calls"] = [dict(call) for call in self.tool_calls]
@@ -78,6 +85,24 @@ class PlainText:
 Row = Conversation | PlainText
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """Two answers to one prompt, each with the prompt before it: one is better than the other."""
+
+    format: RowFormat
+    chosen: Row
+    rejected: Row
+    ignored_keys: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> tuple[tuple[str, Row], tuple[str, Row]]:
+        """Both answers by their names, the better one first."""
+        return ("chosen", self.chosen), ("rejected", self.rejected)
+
+
+AnyRow = Row | Preference
+
+
 class Unusable(Exception):
     """Carries a RowProblem out of the nested readers to `parse_row`."""
 
@@ -96,12 +121,15 @@ def surplus(row: Mapping[str, Any], known: set[str]) -> set[str]:
     return {key for key, value in row.items() if value is not None} - known
 
 
-def said(row: Row) -> tuple[Any, list[bool]]:
+def said(row: AnyRow) -> tuple[Any, list[Any]]:
     """What a row says, as JSON-ready values, and which turns train: the same for rows that differ
     in their format alone.
 
     A prompt with its completion says what a user's and an assistant's turn do.
     """
+    if isinstance(row, Preference):
+        contents, trained = zip(said(row.chosen), said(row.rejected), strict=True)
+        return contents, list(trained)
     if isinstance(row, Conversation):
         turns = [turn.to_dict() for turn in row.messages]
         tools = [dict(tool) for tool in row.tools]

@@ -7,13 +7,13 @@ no turn is left out, and a key that is not understood is reported, never lost wi
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
+from .config import Objective
 from .messages import read_messages
 from .other_formats import read_alpaca, read_prompt_completion, read_sharegpt, read_text
-from .row_types import MAX_LINE_BYTES, ROW_FORMATS, Row, RowProblem, Unusable, kind
+from .preferences import PREFERENCES, read_preference
+from .row_json import read_object
+from .row_types import ROW_FORMATS, AnyRow, Preference, Row, RowProblem, Unusable
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_KEYS_SHOWN = 8
 # By the keys that betray it; the first that fits. A key that is null is not there: tools that merge
 # tables of several formats write it so.
@@ -24,35 +24,57 @@ READERS: tuple[tuple[set[str], Callable[[dict[str, Any]], Row]], ...] = (
     ({"instruction", "output"}, read_alpaca),
     ({"text"}, read_text),
 )
-PREFERENCES = ({"chosen", "rejected"}, {"preferred_output"}, {"non_preferred_output"})
 
 
-def parse_row(line: bytes) -> Row | RowProblem:
-    """Read one JSON object: chat messages, prompt/completion, text, alpaca or sharegpt."""
+class RowReader:
+    """Reads the rows of a data set, all of which must serve one objective.
+
+    `objective` is what the rows are wanted for; where it was left open the first row decides.
+    """
+
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.objective: Objective | None = objective
+        self._given = objective is not None
+
+    def read(self, line: bytes) -> AnyRow | RowProblem:
+        """The row of a line, or why it is of no use."""
+        row = parse_row(line, self.objective)
+        if isinstance(row, RowProblem):
+            return row
+        serves: Objective = "dpo" if isinstance(row, Preference) else "supervised"
+        self.objective = self.objective or serves
+        return row if serves == self.objective else self._misplaced(row)
+
+    def _misplaced(self, row: AnyRow) -> RowProblem:
+        """A row that serves the other objective. What is trained on is never guessed."""
+        if isinstance(row, Preference):
+            said = "the row is a preference, and to train on all of it would teach the rejected "
+            said += "answer too; train with method dpo, or keep the good answers as messages"
+        else:
+            said = f"the row ({row.format}) has one answer, and dpo learns from pairs of them: "
+            said += f"wanted {ROW_FORMATS['preference']}"
+        if not self._given:
+            other = "supervised rows" if self.objective == "supervised" else "preferences"
+            said += f"; the rows before it are {other}, and a data set holds one kind"
+        return RowProblem(code="wrong_kind", message=said)
+
+
+def parse_row(line: bytes, objective: Objective | None = None) -> AnyRow | RowProblem:
+    """Read one JSON object: chat messages, prompt/completion, text, alpaca, sharegpt, preference.
+
+    A row that could be read either way is a preference where `objective` is dpo, else not.
+    """
     try:
-        return _read(_object(line))
+        return _read(read_object(line), objective)
     except Unusable as unusable:
         return unusable.problem
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    if len(line) > MAX_LINE_BYTES:
-        limit = f"longer than {MAX_LINE_BYTES // 2**20} MiB"
-        raise Unusable("line_too_long", f"the line is {limit}; split the row")
-    try:
-        row = orjson.loads(line.removeprefix(BYTE_ORDER_MARK))
-    except orjson.JSONDecodeError as error:
-        said = f"not valid JSON: {error.msg} (column {error.colno}); wanted one object a line"
-        raise Unusable("invalid_json", said) from error
-    if not isinstance(row, dict):
-        raise Unusable("not_an_object", f"the row is {kind(row)}; wanted an object")
-    return row
-
-
-def _read(row: dict[str, Any]) -> Row:
+def _read(row: dict[str, Any], objective: Objective | None) -> AnyRow:
     given = {key for key, value in row.items() if value is not None}
-    if "messages" not in given:
-        _refuse_preferences(row, given)
+    if given & PREFERENCES and ("messages" not in given or objective == "dpo"):
+        return read_preference(row)
+    _refuse_judgements(row, given)
     for keys, read in READERS:
         if keys <= given:
             return read(row)
@@ -60,12 +82,20 @@ def _read(row: dict[str, Any]) -> Row:
     more = ", …" if len(row) > MAX_KEYS_SHOWN else ""
     wanted = "; ".join(f"{name} ({keys})" for name, keys in ROW_FORMATS.items())
     said = f"the row's format is not known (keys seen: {keys_seen}{more}); accepted: {wanted}"
+    lists = [key for key, value in row.items() if _holds_objects(value)]
+    if {"role", "content"} <= given:
+        said += '; is it a message? A row is {"messages": [...]}'
+    if len(lists) == 1:
+        said += f"; do the rows lie in its key {lists[0]!r}? Write that list alone"
     raise Unusable("unknown_format", said)
 
 
-def _refuse_preferences(row: dict[str, Any], given: set[str]) -> None:
-    """Rows that say what not to answer too: to train on all they hold would teach the wrong."""
-    judged = {"prompt", "completion"} <= given and isinstance(row.get("label"), bool)
-    if judged or any(keys <= given for keys in PREFERENCES):
-        said = "the row holds preferences, which supervised training cannot use; keep the answers "
-        raise Unusable("unsupported_format", said + "that are good, as messages or completions")
+def _holds_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
+
+
+def _refuse_judgements(row: dict[str, Any], given: set[str]) -> None:
+    """Answers with a verdict: to train on all of them would teach the bad ones too."""
+    if {"prompt", "completion"} <= given and isinstance(row.get("label"), bool):
+        said = "the row's label says whether its completion is good, which no method here uses; "
+        raise Unusable("unsupported_format", said + "keep the good ones, without a label")
