@@ -109,6 +109,11 @@ def render(
     return Example(ids=rendered.ids, labels=labels)
 
 
+def render_prompt(tokenizer: ChatTokenizer, conversation: Conversation) -> str:
+    """The text of a conversation and the header of the answer to come. RenderProblem."""
+    return _apply(tokenizer, conversation, len(conversation.messages), prompt=True)
+
+
 def _apply(
     tokenizer: ChatTokenizer, conversation: Conversation, num_messages: int, *, prompt: bool = False
 ) -> str:

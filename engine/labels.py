@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 from unicodedata import normalize
 
-from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
+from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render, render_prompt
 from .row_types import Conversation, Message, PlainText, Row
 
 TrainOn = Literal["assistant", "last_assistant", "all"]
@@ -34,6 +34,21 @@ def render_row(tokenizer: ChatTokenizer, row: Row, *, train_on: TrainOn = "assis
             "write them as prompt and completion, or as text",
         )
     return render(tokenizer, _chosen(row, train_on), everything=train_on == "all")
+
+
+def prompt_ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
+    """Tokens of a prompt that the model is to go on from, in the form that rows of prompts have.
+
+    RenderProblem when the model's template does not take it.
+    """
+    if tokenizer.chat_template:
+        asked = Message(role="user", content=text)
+        conversation = Conversation(format="prompt/completion", messages=(asked,))
+        rendered = render_prompt(tokenizer, conversation)
+        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+    begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
+    ids = list(tokenizer(text, add_special_tokens=not begun)["input_ids"])
+    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
 
 
 def _as_turns(row: PlainText, prompt: str) -> Conversation:
