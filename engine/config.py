@@ -8,6 +8,7 @@ Device = Literal["cpu", "cuda"]
 ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 Method = Literal["full", "lora"]
+Objective = Literal["supervised", "dpo"]
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
@@ -61,6 +62,9 @@ class TrainConfig:
     microbatch_tokens: int | None = None  # packed; None: what microbatch_rows of the longest take
     num_epochs: int = 3
     max_steps: int | None = None
+    objective: Objective = "supervised"
+    dpo_beta: float = 0.1  # how much a change of an answer's log-probability counts
+    dpo_label_smoothing: float = 0.0  # share of preferences that are taken to be the wrong way
     method: Method = "full"
     freeze: tuple[str, ...] = ()  # patterns (*, ?, [..]) of names of parameters that stay
     lora_rank: int = 16
@@ -151,6 +155,11 @@ class TrainConfig:
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
 
     def _check_method(self) -> None:
+        if not 0 < self.dpo_beta <= 100:
+            raise ValueError(f"dpo_beta is {self.dpo_beta}; wanted 0 < beta <= 100")
+        if not 0 <= self.dpo_label_smoothing < 0.5:
+            smoothing = self.dpo_label_smoothing
+            raise ValueError(f"dpo_label_smoothing is {smoothing}; wanted 0 to less than 0.5")
         if self.frozen_format != "auto" and self.method == "full" and not self.freeze:
             raise ValueError(f"frozen_format is {self.frozen_format!r}, and nothing is frozen")
         if self.method == "lora" and self.freeze:

@@ -161,12 +161,13 @@ def open_sampler(
 def _row_prompts(data: TokenDataset, count: int, limit: int) -> list[Prompt]:
     """Prompts of rows that lie evenly in the data set: what comes before their first trained run.
 
-    Of a row that is trained from its beginning it is the first half.
+    Of a row that is trained from its beginning it is the first half; of a preference it is what
+    comes before the chosen answer.
     """
     count = min(count, data.num_rows)
     found = []
     for row in (i * data.num_rows // count for i in range(count)):
-        ids, labels = (values.tolist() for values in data.row(row))
+        ids, labels = (values.tolist() for values in data.answers(row)[0])
         trained = [label != NOT_TRAINED for label in labels]
         start = trained.index(True) or len(ids) // 2
         stop = next((i for i in range(start, len(ids)) if not trained[i]), len(ids))

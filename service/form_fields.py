@@ -65,6 +65,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "host_bytes": ("Host memory at most", "such as 64GB"),
     "compute_dtype": ("Compute in", "bfloat16 on a GPU, float32 on a CPU"),
     "state_format": ("State format", "exact: 12 bytes a parameter"),
+    "strategy": ("Strategy", "place state as that system does; auto: the fastest"),
     "deterministic": ("Deterministic", "the same bits on every run"),
     "commit_every": ("Commit every", "so many steps"),
     "keep_commits": ("Commits kept", "besides the live one"),

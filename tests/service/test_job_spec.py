@@ -244,6 +244,45 @@ def test_the_state_format_that_is_asked_for_runs_and_is_shown(
     assert job.plan["state_bytes"]["q8"] < job.plan["state_bytes"]["exact"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "strategy"), [(None, "auto"), ("auto", "auto"), ("memascend", "memascend")]
+)
+def test_the_strategy_that_is_asked_for_runs_and_is_shown(
+    model_dir: Path, tmp_path: Path, asked: str | None, strategy: str
+) -> None:
+    job = resolve(model_dir, write_rows(tmp_path / "t.jsonl", 9), strategy=asked)
+    assert job.train_config_values["strategy"] == strategy
+    assert job.settings["strategy"] == job.plan["strategy"] == strategy
+    assert ("nvme" in job.plan["tiers"]) == (strategy == "memascend")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked", "top", "said"),
+    [
+        ("ratel", {}, {"commit_every": 5}, "it commits every step"),
+        ("zero_offload", {"adapter": {"type": "lora"}}, {}, "here some are frozen"),
+    ],
+)
+def test_a_strategy_that_the_rest_contradicts_is_refused_by_its_field(
+    model_dir: Path, tmp_path: Path, strategy: str, asked: Any, top: Any, said: str
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    error = refusal(model_dir, rows, asked, strategy=strategy, **top)
+    assert (error.param, error.code) == ("strategy", "strategy_conflict")
+    assert f"strategy {strategy} " in error.message and said in error.message
+
+
+def test_a_strategy_that_cannot_fit_is_to_blame_where_auto_would(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    room = resolve(model_dir, rows, strategy="memascend").plan["total_host_bytes"]
+    error = refusal(model_dir, rows, strategy="megatrain", host_bytes=room)
+    assert (error.param, error.code) == ("strategy", "cannot_fit")
+    assert "by strategy megatrain needs" in error.message
+    assert error.hint and "strategy auto" in error.hint
+
+
 @given(
     num_rows=st.integers(1, 10**7),
     asked=st.fixed_dictionaries(
