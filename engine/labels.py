@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Literal
 from unicodedata import normalize
 
-from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render, render_prompt
+from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
 from .row_types import AnyRow, Conversation, Message, PlainText, Preference, Row
+from .template import Dialogue
 
 TrainOn = Literal["assistant", "last_assistant", "all"]
 
@@ -67,8 +68,7 @@ def prompt_ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
     """
     if tokenizer.chat_template:
         asked = Message(role="user", content=text)
-        conversation = Conversation(format="prompt/completion", messages=(asked,))
-        rendered = render_prompt(tokenizer, conversation)
+        rendered = Dialogue(tokenizer, [asked.to_dict()], None).text(prompt=True)
         return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
     begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
     ids = list(tokenizer(text, add_special_tokens=not begun)["input_ids"])

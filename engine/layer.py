@@ -10,8 +10,9 @@ from torch.func import functional_call
 
 from . import attention
 from .attention import Documents
+from .compiling import mark_sizes, start_compiler
 from .config import Compile
-from .experts import split_experts
+from .experts import Routed, RouterTap, split_experts
 from .families import FAMILIES
 from .hf_config import build_config
 from .lora import adapted
@@ -21,8 +22,6 @@ from .places import Places, Positions
 from .recall import Recall
 
 Weights = Mapping[str, Tensor]
-
-_MAX_COMPILED = 64  # forms of a layer: its kinds, and the shapes of microbatches
 
 
 def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
@@ -49,11 +48,13 @@ def _short_name(name: str) -> str:
 
 
 class _Calls(NamedTuple):
-    """What computes a layer: its kind, and a function as jobs compile it, and as it is written."""
+    """What computes a layer: its kind, a function as jobs compile it and as it is written, and the
+    tap of its router, if it has one."""
 
     kind: str
     compiled: Callable[..., Tensor]
     plain: Callable[..., Tensor]
+    tap: RouterTap | None
 
 
 class LayerModule:
@@ -80,7 +81,7 @@ class LayerModule:
         self._spec = spec
         self._compiled = compile != "off"
         if self._compiled:
-            _start_compiler()
+            start_compiler()
         self.places = Places(
             new_rotary=lambda: self._class("RotaryEmbedding")(self._config),
             kinds=dict.fromkeys(kind.name for kind in spec.layer_kinds),
@@ -117,7 +118,7 @@ class LayerModule:
         experts = self._spec.experts
         with torch.device("meta"):
             layer = self._class("DecoderLayer")(self._config, layer_idx=index)
-            chooses = experts is not None and split_experts(layer, experts)
+            tap = split_experts(layer, experts) if experts is not None else None
             if self._spec.lora is not None:
                 add_adapters(layer, names, self._spec.lora)
         layer = _frozen(layer)
@@ -141,10 +142,10 @@ class LayerModule:
             assert isinstance(output, Tensor)
             return output
 
-        kind = self._spec.layer_kinds[index].name
-        if not self._compiled or chooses:  # which experts a token meets, no graph can know
-            return _Calls(kind, apply, apply)
-        return _Calls(kind, torch.compile(apply, dynamic=compile == "dynamic"), apply)
+        kind, compiled = self._spec.layer_kinds[index].name, apply
+        if self._compiled and not tap:  # which experts a token meets, no graph can know
+            compiled = torch.compile(apply, dynamic=compile == "dynamic")
+        return _Calls(kind, compiled, apply, tap)
 
     def positions(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Positions:
         """Positions of whole rows, or of packed documents (`Places.of`)."""
@@ -161,16 +162,27 @@ class LayerModule:
         return rows if self.embedding_scale == 1 else rows * self.embedding_scale
 
     def forward(
-        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+        self,
+        layout: RecordLayout,
+        weights: Weights,
+        hidden: Tensor,
+        positions: Positions,
+        routed: list[Routed] | None = None,
     ) -> Tensor:
         """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden).
 
-        `weights` are those of its record, and of the one beside it if there is one.
+        `weights` are those of its record, and of the one beside it if there is one. What a router
+        made of the tokens is added to `routed`, by a layer that has one.
         """
-        kind, call, _ = self._calls[layout.name]
+        kind, call, _, tap = self._calls[layout.name]
         if self._compiled:
-            _mark_sizes([*weights.values()], hidden, positions[kind])
-        return call(dict(weights), hidden, *positions[kind])
+            mark_sizes([*weights.values()], hidden, positions[kind])
+        output = call(dict(weights), hidden, *positions[kind])
+        if tap is not None:
+            found = tap.take()
+            if routed is not None:
+                routed.append(found)
+        return output
 
     @torch.no_grad()
     def forward_next(
@@ -182,11 +194,19 @@ class LayerModule:
         recall: Recall,
     ) -> Tensor:
         """The same for the next tokens of rows that the layer remembers; never compiled."""
-        kind, _, call = self._calls[layout.name]
-        return call(dict(weights), hidden, *positions[kind], recall)
+        kind, _, call, tap = self._calls[layout.name]
+        output = call(dict(weights), hidden, *positions[kind], recall)
+        if tap is not None:
+            tap.take()
+        return output
 
     def forward_only(
-        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+        self,
+        layout: RecordLayout,
+        weights: Weights,
+        hidden: Tensor,
+        positions: Positions,
+        routed: list[Routed] | None = None,
     ) -> Tensor:
         """The same output, to the bit, with nothing saved for a backward pass.
 
@@ -195,11 +215,11 @@ class LayerModule:
         """
         if not self._compiled:
             with torch.no_grad():
-                return self.forward(layout, weights, hidden, positions)
+                return self.forward(layout, weights, hidden, positions, routed)
         with torch.enable_grad():
             inputs = own_version(hidden).requires_grad_()
             leaves = self.leaves(layout, weights)
-            return self.forward(layout, leaves, inputs, positions).detach()
+            return self.forward(layout, leaves, inputs, positions, routed).detach()
 
     def leaves(self, layout: RecordLayout, weights: Weights) -> Weights:
         """The weights of a layer as they are given to autograd: leaves where they are trained."""
@@ -216,32 +236,6 @@ class LayerModule:
         return output
 
 
-def _start_compiler() -> None:
-    """Let a layer be compiled for so many shapes, and fail where it would be for more.
-
-    Torch counts what it compiled for every model of the process, and beyond its limit it goes on
-    uncompiled, with other bits. What it holds of earlier models is dropped; files of it are kept.
-    """
-    torch.compiler.reset()
-    settings: Any = torch._dynamo.config  # its settings have no types
-    settings.recompile_limit = _MAX_COMPILED
-    settings.fail_on_recompile_limit_hit = True
-
-
-def _mark_sizes(
-    weights: Sequence[Tensor], hidden: Tensor, positions: tuple[Tensor, Tensor, Any]
-) -> None:
-    """Tell the compiler which sizes never change.
-
-    Compiled for any sizes, it would take those of the weights as unknown too, and a microbatch as
-    long as a layer is wide for one that always is.
-    """
-    for weight in weights:
-        torch._dynamo.mark_static(weight)
-    for tensor in (hidden, *positions[:2]):
-        torch._dynamo.mark_static(tensor, tensor.dim() - 1)
-
-
 def _frozen(module: nn.Module) -> nn.Module:
     """Nothing of the module itself is trained: its weights are given to each call."""
     return module.requires_grad_(False).eval()
@@ -254,20 +248,3 @@ def own_version(view: Tensor) -> Tensor:
     that these weights had changed. The ring guarantees that they do not.
     """
     return view.data
-
-
-def backward(
-    output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Gradients of `inputs` and of each weight that is a leaf, given the gradient of `output`.
-
-    An expert that no token met has none.
-    """
-    leaves = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    of_inputs, *found = torch.autograd.grad(
-        output, [inputs, *leaves.values()], grad, allow_unused=True
-    )
-    grads = {name: value for name, value in zip(leaves, found, strict=True) if value is not None}
-    missing = leaves.keys() - grads.keys()
-    assert all(".experts." in name for name in missing), f"no gradient of {sorted(missing)}"
-    return of_inputs, grads
