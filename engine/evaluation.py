@@ -7,6 +7,7 @@ from .data import Microbatch, TokenDataset, eval_microbatches
 from .forward import evaluate_group
 from .mover import Mover
 from .packing import Arrangement
+from .report import RunEvent
 from .workspace import Workspace
 
 
@@ -29,6 +30,20 @@ def evaluate(work: Workspace, mover: Mover, data: TokenDataset) -> Evaluation:
         count += sums.num_trained
     return Evaluation(
         loss=loss / max(1, count), token_accuracy=correct / max(1, count), num_trained=count
+    )
+
+
+def eval_event(found: Evaluation, step: int) -> RunEvent:
+    """An evaluation of the weights after that step as the run tells it."""
+    return RunEvent(
+        type="eval",
+        message=f"evaluation loss {found.loss:.4f} over {found.num_trained} tokens",
+        step=step,
+        data={
+            "eval_loss": found.loss,
+            "eval_tokens": found.num_trained,
+            "eval_token_accuracy": found.token_accuracy,
+        },
     )
 
 

@@ -24,19 +24,22 @@ from .workspace import RingSlot, Workspace
 
 def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microbatch]) -> LossSums:
     """Loss sums of some microbatches: one forward pass over the layers, nothing kept."""
-    plan = work.plan
     compute = ForwardCompute(work, microbatches)
-    visits = [
+    mover.pipeline.run(forward_visits(work), compute.visit)
+    return compute.sums
+
+
+def forward_visits(work: Workspace) -> list[Visit]:
+    """The order of a forward pass by itself: embedding, layers, head; everything is only read."""
+    return [
         visit if visit.action != "head" else Visit(
             record=visit.record, action="head", reads="weights", writes=False, phase="forward"
         )
         for visit in step_visits(
-            work.spec, plan.tiers, (), "serial", pending=False, num_slots=1
+            work.spec, work.plan.tiers, (), "serial", pending=False, num_slots=1
         )
         if visit.phase == "forward" or visit.action == "head"
     ]  # fmt: skip
-    mover.pipeline.run(visits, compute.visit)
-    return compute.sums
 
 
 class VisitMarks(NamedTuple):
