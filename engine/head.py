@@ -23,6 +23,7 @@ class LossSums:
     loss: Tensor
     correct: Tensor
     num_trained: int = field(default=0)
+    of_targets: list[Tensor] | None = None  # each target's loss, fp32, in pieces, where asked for
 
     @classmethod
     def zero(cls, device: torch.device) -> "LossSums":
@@ -31,6 +32,10 @@ class LossSums:
             torch.zeros((), dtype=torch.float64, device=device),
             torch.zeros((), dtype=torch.int64, device=device),
         )
+
+    def losses(self) -> Tensor | None:
+        """The loss of every target, in their order, on the host; waits for the device."""
+        return torch.cat(self.of_targets).cpu() if self.of_targets else None
 
 
 Targets = tuple[Tensor, Tensor]
@@ -144,7 +149,10 @@ def _loss_and_probabilities(logits: Tensor, targets: Tensor, sums: LossSums) -> 
     wanted = logits.gather(1, targets[:, None]).squeeze(1)
     logits.exp_()
     total = logits.sum(dim=1, keepdim=True)
-    sums.loss += (total.squeeze(1).log() - wanted).double().sum()
+    losses = total.squeeze(1).log() - wanted
+    sums.loss += losses.double().sum()
+    if sums.of_targets is not None:
+        sums.of_targets.append(losses)
     sums.correct += (guess.squeeze(1) == targets).sum()
     sums.num_trained += len(targets)
     logits /= total

@@ -32,6 +32,7 @@ class StepOutcome:
 
     loss_sum: float
     balance_loss: float | None
+    target_losses: torch.Tensor | None  # as LossSums.losses gives them
     num_trained: int
     num_correct: int
     grad_norm: float
@@ -51,6 +52,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     Writes of a step that is skipped are dropped. The caller commits.
     """
     compute = StepCompute(work, mover, inputs)
+    compute.sums.of_targets = [] if work.config.row_losses else None
     mover.drop_writes = False
     owed = inputs.pending is not None
     visits = _visits(work, inputs, pending=owed)
@@ -74,6 +76,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     return StepOutcome(
         loss_sum=float(compute.sums.loss),
         balance_loss=compute.balance.loss(),
+        target_losses=compute.sums.losses(),
         num_trained=compute.sums.num_trained,
         num_correct=int(compute.sums.correct),
         grad_norm=settled.norm,
