@@ -65,7 +65,8 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token."""
+    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token, of
+    preferences per preference. Rewards are of preferences alone (Totals.rewards)."""
 
     step: int
     total_steps: int
@@ -92,10 +93,14 @@ class StepReport:
     links: dict[str, LinkReport]
     rss_bytes: int
     device_peak_bytes: int
+    reward_chosen: float | None = None
+    reward_rejected: float | None = None
+    reward_margin: float | None = None
+    reward_accuracy: float | None = None  # share of chosen answers with the greater reward
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values."""
-        return asdict(self)
+        """The fields as JSON-ready values, without those that the objective does not have."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from .orders import ordered_visits
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
 from .step_compute import StepCompute, StepInputs
+from .totals import Totals
 from .visits import Phase, Visit, redo_visits
 from .workspace import Workspace
 
@@ -29,9 +30,7 @@ class StepOutcome:
     `pending` is the update that the next step, or a sweep, owes the records.
     """
 
-    loss_sum: float
-    num_trained: int
-    num_correct: int
+    totals: Totals
     grad_norm: float
     clip_factor: float
     clipped: bool
@@ -70,9 +69,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     begun = compute.marks[0].came
     spans = phase_seconds(visits, compute.marks)
     return StepOutcome(
-        loss_sum=float(compute.sums.loss),
-        num_trained=compute.sums.num_trained,
-        num_correct=int(compute.sums.correct),
+        totals=compute.totals(),
         grad_norm=settled.norm,
         clip_factor=settled.factor,
         clipped=settled.clipped,

@@ -57,7 +57,8 @@ class StepCompute(ForwardCompute):
         super().__init__(work, inputs.microbatches)
         self._mover = mover
         self._inputs = inputs
-        self._loss_scale = 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
+        trained = sum(len(wanted) for _, wanted in self.targets)
+        self._loss_scale = 1.0 / max(1, sum(one.num_pairs for one in self.answers) or trained)
         self._activations = self._new_activations()
         self._kept: dict[int, tuple[Weights, list[tuple[Tensor, Tensor]]]] = {}
         self._gradients = Gradients(work)
@@ -119,6 +120,7 @@ class StepCompute(ForwardCompute):
                 work.table_grad.zero_()
         (norm_grad,) = param_views(work.norm_grad, layout).values()
         for m in self.chosen(visit):
+            scale = self._token_scale(m, layout, slot)
             self._grad_hidden[m] = head_backward(
                 work.module,
                 self.hidden.pop(m),
@@ -127,9 +129,9 @@ class StepCompute(ForwardCompute):
                 table=work.table,
                 norm_grad=None if layout.base else norm_grad,
                 table_grad=None if head[0].base else work.table_grad,
-                loss_scale=self._loss_scale,
+                loss_scale=scale,
                 chunk_tokens=work.config.loss_chunk_tokens,
-                sums=self.sums,
+                sums=self.preferences.tokens if self.answers else self.sums,
             )
         if not self._is_last(visit):
             return
@@ -139,6 +141,13 @@ class StepCompute(ForwardCompute):
         kept = self._gradients.finish(layout, work.norm_grad)
         if visit.writes:
             self._apply(layout, slot, kept, self._early_factor(layout))
+
+    def _token_scale(self, m: int, layout: RecordLayout, slot: RingSlot | None) -> float | Tensor:
+        """What the cross entropy of each target counts: the same, or by its preference's loss."""
+        if not self.answers:
+            return self._loss_scale
+        weights = self._pair_weights(m, layout, slot) * self._loss_scale
+        return weights.float().view(-1)[self.answers[m].answer]
 
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
