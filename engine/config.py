@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from typing import Any, Literal, Self, get_args, get_origin
 
 Device = Literal["cpu", "cuda"]
@@ -70,6 +71,7 @@ class TrainConfig:
     lora_rslora: bool = False
     lora_targets: tuple[str, ...] = ("all-linear",)
     frozen_format: FrozenFormat = "auto"  # auto: as exact as what is computed with
+    router_aux_loss_coef: float | None = None  # of a mixture's experts; None: as its config says
     loss_chunk_tokens: int = 256
     compile: Compile = "off"  # torch.compile of the layers, per shape or for all shapes
     deterministic: bool = True
@@ -134,6 +136,10 @@ class TrainConfig:
         if self.max_wear_share is not None and not self.max_wear_share > 0:
             raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         self._check_method()
+        if self.router_aux_loss_coef is not None and not 0 <= self.router_aux_loss_coef < inf:
+            raise ValueError(
+                f"router_aux_loss_coef is {self.router_aux_loss_coef}; wanted 0 (for none) or more"
+            )
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:

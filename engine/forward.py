@@ -8,8 +8,10 @@ from torch import Tensor
 
 from headrace.storage import Mark
 
+from .balance import Balance, Unbalanced
 from .data import Microbatch
 from .dpo import AnswerTokens, PreferenceSums, pair_loss
+from .experts import Routed
 from .frozen import read_frozen
 from .head import LossSums, Targets, head_loss, target_log_probs, targets_of
 from .layer import Weights, param_views
@@ -73,6 +75,7 @@ class ForwardCompute:
             work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
             for batch in microbatches
         ]
+        self.balance: Balance | Unbalanced = Unbalanced()
         self.hidden: dict[int, Tensor] = {}  # by microbatch
         self._beside = work.spec.beside
 
@@ -115,8 +118,10 @@ class ForwardCompute:
         weights = self._layer_weights(layout, slot)
         module = self.work.module
         for m in self.chosen(visit):
+            routed: list[Routed] = []
             hidden = self.hidden[m]
-            self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m])
+            self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m], routed)
+            self.balance.count(m, routed)
 
     def totals(self) -> Totals:
         """What the loss came to; waits for the device."""
@@ -156,6 +161,15 @@ class ForwardCompute:
         )
         self.answers[m].count(hits, self.preferences)
         return self.answers[m].log_probs(tokens)
+
+    def _token_scale(self, m: int, layout: RecordLayout, slot: RingSlot | None) -> float | Tensor:
+        """What a target's cross entropy counts in the step's mean loss: the same for each, or by
+        the loss of its preference, which is counted."""
+        if not self._is_dpo:
+            return 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
+        weights = self._pair_weights(m, layout, slot)
+        weights /= sum(one.num_pairs for one in self.answers)
+        return weights.float().view(-1)[self.answers[m].answer]
 
     def _layer_weights(
         self, layout: RecordLayout, slot: RingSlot | None, out: Tensor | None = None

@@ -27,10 +27,12 @@ from .workspace import Workspace
 class StepOutcome:
     """What a step did. `skipped`: the gradient was not finite and nothing was changed.
 
+    `balance_loss` is that of a mixture's experts, where it is part of what is minimised.
     `pending` is the update that the next step, or a sweep, owes the records.
     """
 
     totals: Totals
+    balance_loss: float | None
     grad_norm: float
     clip_factor: float
     clipped: bool
@@ -70,6 +72,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     spans = phase_seconds(visits, compute.marks)
     return StepOutcome(
         totals=compute.totals(),
+        balance_loss=compute.balance.loss(),
         grad_norm=settled.norm,
         clip_factor=settled.factor,
         clipped=settled.clipped,

@@ -123,6 +123,11 @@ def _conflicts(strategy: Strategy, spec: ModelSpec, config: TrainConfig) -> Iter
     late = strategy.order == "microbatches" or strategy.caches_weights
     if late and len(spec.trained) < len(spec.records):
         yield "trains every weight, and here some are frozen; use auto"
+    if strategy.order == "microbatches" and spec.experts is not None and spec.experts.balance:
+        yield (
+            "ends one microbatch before it begins the next, and the loss that balances experts "
+            "goes by all tokens of a step; use another, or set router_aux_loss_coef to 0"
+        )
     if config.state_tier != "auto" and config.state_tier not in strategy.tiers:
         yield (
             f"keeps state on {' or '.join(strategy.tiers)}, and state_tier is "

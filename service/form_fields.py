@@ -46,6 +46,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "weight_decay": ("Weight decay", "0 to 1"),
     "max_grad_norm": ("Gradient norm at most", "longer ones are clipped"),
     "clip_mode": ("Clipping", "exact is the norm over the whole model"),
+    "router_aux_loss_coef": ("Balance of experts", "of a mixture; 0 for none"),
     "gradient_accumulation_steps": ("Accumulation", "microbatches in a step"),
     "packing": ("Packing", "short rows together, each seeing itself alone"),
     "microbatch_tokens": ("Microbatch", "tokens at most"),

@@ -144,6 +144,7 @@ def train_values(
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
+        "router_aux_loss_coef": settled.get("router_aux_loss_coef"),  # likewise
         **method_values(settled),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],

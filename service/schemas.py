@@ -46,6 +46,7 @@ class Hyperparameters(Strict):
     weight_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
     max_grad_norm: Positive | None = None
     clip_mode: Literal["exact", "lagged", "per_layer", "none"] | None = None
+    router_aux_loss_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     gradient_accumulation_steps: Count | None = None
     packing: Literal["on", "off"] | None = None
     microbatch_tokens: Count | None = None

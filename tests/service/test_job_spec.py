@@ -132,6 +132,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "weight_decay": 0.01,
         "max_grad_norm": 0.5,
         "clip_mode": "none",
+        "router_aux_loss_coef": 0.0,
         "max_steps": 3,
         "loss_chunk": 64,
         "eval_every": 2,
@@ -155,6 +156,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "none")
     assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
     assert (config.packing, config.microbatch_tokens) == ("on", 100)
+    assert config.router_aux_loss_coef == 0
     assert (config.checkpoint_every_steps, config.keep_last) == (2, 4)
     assert (config.keep_best, config.checkpoint_every_minutes) == (2, 30)
     assert (config.early_stop_evals, config.early_stop_delta) == (3, 0.01)
@@ -209,6 +211,7 @@ def test_frozen_parameters_are_those_of_the_patterns(model_dir: Path, tmp_path: 
         ({"freeze": ["model.embed.*"]}, {}, "is the name of no parameter"),
         ({"adapter": {"type": "lora", "target_modules": "qkv"}}, {}, "'qkv' is the name of no"),
         ({"adapter": {"type": "lora"}, "freeze": ["*"]}, {}, "do not go together"),
+        ({"router_aux_loss_coef": 0.1}, {}, "has no experts to balance"),
         ({}, {"export": [{"format": "adapter"}]}, "the job trains none"),
     ],
 )
