@@ -8,6 +8,7 @@ from .data import Microbatch, TokenDataset, eval_microbatches
 from .forward import evaluate_group
 from .mover import Mover
 from .packing import Arrangement
+from .report import RunEvent
 from .totals import Totals
 from .workspace import Workspace
 
@@ -17,6 +18,22 @@ def evaluate(work: Workspace, mover: Mover, data: TokenDataset) -> Totals:
     batches = eval_microbatches(data, Arrangement.of(work.config))
     groups = (evaluate_group(work, mover, group) for group in in_groups(work, batches))
     return reduce(add, groups, Totals())
+
+
+def eval_event(found: Totals, step: int) -> RunEvent:
+    """An evaluation of the weights after that step as the run tells it."""
+    items = "preferences" if found.rewards else "tokens"
+    return RunEvent(
+        type="eval",
+        message=f"evaluation loss {found.loss:.4f} over {found.num_items} {items}",
+        step=step,
+        data={
+            "eval_loss": found.loss,
+            "eval_tokens": found.num_trained,
+            "eval_token_accuracy": found.token_accuracy,
+            **{f"eval_{name}": value for name, value in found.rewards.items()},
+        },
+    )
 
 
 def in_groups(work: Workspace, batches: Iterable[Microbatch]) -> Iterator[list[Microbatch]]:

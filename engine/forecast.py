@@ -105,12 +105,7 @@ def forecast(
     commit = commit_cost(model, placement, way, drives)
     state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
-    low, high = MARGINS[rates.origin]
-    per_step = Span(
-        expected=step.seconds,
-        low=low * min(ways.values()),
-        high=high * max(ways.values()),
-    )
+    per_step = _step_span(step, ways, rates.origin)
     rate = model.load.tokens / (step.seconds + commit.seconds / every)
     checkpoint = checkpoint_cost(model.spec, config, drives)
     reference = reference_seconds(step, config, job)
@@ -148,6 +143,12 @@ def forecast(
             device_bytes=device_bytes,
         ),
     )
+
+
+def _step_span(step: StepCost, ways: Mapping[Way, float], origin: Origin) -> Span:
+    """What a step may take, in whichever of these ways."""
+    low, high = MARGINS[origin]
+    return Span(expected=step.seconds, low=low * min(ways.values()), high=high * max(ways.values()))
 
 
 def _both_ways(model: StepModel, placement: Placement, drives: VolumeRates) -> dict[Way, float]:

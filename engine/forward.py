@@ -25,25 +25,23 @@ from .workspace import RingSlot, Workspace
 
 
 def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microbatch]) -> Totals:
-    """What the loss of some microbatches comes to, in a forward pass."""
+    """What the loss of some microbatches comes to, in one forward pass over the layers."""
     compute = ForwardCompute(work, microbatches)
-    pass_forward(work, mover, compute)
+    mover.pipeline.run(forward_visits(work), compute.visit)
     return compute.totals()
 
 
-def pass_forward(work: Workspace, mover: Mover, compute: "ForwardCompute") -> None:
-    """One forward pass over the layers and the head, nothing kept."""
-    plan = work.plan
-    visits = [
+def forward_visits(work: Workspace) -> list[Visit]:
+    """The order of a forward pass by itself: embedding, layers, head; everything is only read."""
+    return [
         visit if visit.action != "head" else Visit(
             record=visit.record, action="head", reads="weights", writes=False, phase="forward"
         )
         for visit in step_visits(
-            work.spec, plan.tiers, (), "serial", pending=False, num_slots=1
+            work.spec, work.plan.tiers, (), "serial", pending=False, num_slots=1
         )
         if visit.phase == "forward" or visit.action == "head"
     ]  # fmt: skip
-    mover.pipeline.run(visits, compute.visit)
 
 
 class VisitMarks(NamedTuple):

@@ -107,6 +107,12 @@ def target_log_probs(
     return torch.cat(found), torch.cat(right)
 
 
+def head_logits(module: LayerModule, hidden: Tensor, norm_weight: Tensor, table: Tensor) -> Tensor:
+    """Logits of what follows each of `hidden` (rows, hidden): fp32, (rows, vocabulary)."""
+    logits, _ = _capped(module.norm(norm_weight, hidden) @ table.t(), module.logit_softcap)
+    return logits.float()
+
+
 def head_backward(
     module: LayerModule,
     hidden: Tensor,

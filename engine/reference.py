@@ -25,7 +25,7 @@ from .config import TrainConfig
 from .data import Microbatch, TokenDataset, eval_microbatches
 from .errors import NotFinite, StateLost
 from .evaluation import in_groups
-from .forward import ForwardCompute, pass_forward
+from .forward import ForwardCompute, forward_visits
 from .model import RecordLayout
 from .mover import Mover
 from .packing import Arrangement, step_rows
@@ -155,7 +155,7 @@ class Reference:
 
     def _pass(self, group: Sequence[Microbatch]) -> list[LogProbs]:
         compute = _ReferenceCompute(self._work, group)
-        pass_forward(self._work, self._mover, compute)
+        self._mover.pipeline.run(forward_visits(self._work), compute.visit)
         return [compute.found[m].cpu().numpy() for m in range(len(group))]
 
     def _say(self, done: int, total: int) -> None:

@@ -28,6 +28,7 @@ from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
 from .reference import Interrupted
 from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
+from .samples import open_sampler
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
@@ -89,7 +90,13 @@ def run_job(
                 export_store(store, spec, staging.slot, config, target)
 
         trainer = Trainer(
-            work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
+            work,
+            data=data,
+            eval_data=eval_data,
+            emit=emit,
+            save=save,
+            run_dir=run_dir,
+            sampler=open_sampler(config, eval_data, lengths.longest, emit),
         )
         return _train_and_export(trainer, poll)
 

@@ -12,7 +12,7 @@ from .checkpoint import LoopState
 from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
-from .evaluation import evaluate
+from .evaluation import eval_event, evaluate
 from .homes import Way
 from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
@@ -23,6 +23,7 @@ from .pending import PendingUpdate, sweep
 from .reference import with_reference
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_order import num_steps
+from .samples import Sampler
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_spans import StepPictures
@@ -43,11 +44,13 @@ class Trainer:
         emit: Emit,
         save: Save,
         run_dir: Path,
+        sampler: Sampler | None = None,
     ) -> None:
         self.work = work
         self.config = work.config
         self.data = data
         self.eval_data = eval_data
+        self.sampler = sampler
         self.emit = emit
         self.save = save
         self.run_dir = run_dir
@@ -235,30 +238,19 @@ class Trainer:
             self._pending = None
 
     def evaluate(self) -> None:
-        """Evaluate the present weights and say so; nothing when there is no evaluation data."""
-        if self.eval_data is None:
+        """Evaluate the present weights and say so, as far as there are data and prompts for it."""
+        if self.eval_data is None and self.sampler is None:
             return
-        self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
         self._sweep()
-        found = evaluate(self.work, self.mover, self.eval_data)
-        self.state = replace(
-            self.state, last_eval_loss=found.loss, last_eval_accuracy=found.token_accuracy
-        )
-        items = "preferences" if found.rewards else "tokens"
-        rewards = {f"eval_{name}": value for name, value in found.rewards.items()}
-        self.emit(
-            RunEvent(
-                type="eval",
-                message=f"evaluation loss {found.loss:.4f} over {found.num_items} {items}",
-                step=self.state.step,
-                data={
-                    "eval_loss": found.loss,
-                    "eval_tokens": found.num_trained,
-                    "eval_token_accuracy": found.token_accuracy,
-                    **rewards,
-                },
+        if self.eval_data is not None:
+            self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
+            found = evaluate(self.work, self.mover, self.eval_data)
+            self.state = replace(
+                self.state, last_eval_loss=found.loss, last_eval_accuracy=found.token_accuracy
             )
-        )
+            self.emit(eval_event(found, self.state.step))
+        if self.sampler is not None:
+            self.sampler.tell(self.work, self.mover, self.state.step)
 
     def _evaluate_due(self) -> None:
         every = self.config.eval_every_steps

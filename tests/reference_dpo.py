@@ -104,7 +104,8 @@ def _log_prob(model: PreTrainedModel, ids: object, labels: object) -> Tensor:
     tokens, wanted = (torch.as_tensor(values) for values in (ids, labels))
     logits = model(input_ids=tokens[None], use_cache=False).logits[0, :-1].double()
     each = logits.log_softmax(-1).gather(1, tokens[1:, None]).squeeze(1)
-    return each[wanted[1:] != -100].sum()
+    log_prob: Tensor = each[wanted[1:] != -100].sum()
+    return log_prob
 
 
 def _mean(pairs: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, dict[str, float]]:
