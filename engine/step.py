@@ -61,7 +61,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
             work.store.abort()
             mover.settle_guesses(right=False)
         elif work.config.clip_mode == "exact" and settled.clipped:
-            again = redo_visits(work.plan.early("speculative"))
+            again = redo_visits(work.plan.early("speculative"), work.plan.on_host)
             times += mover.pipeline.run(again, compute.visit)
             visits += again
         else:
