@@ -47,7 +47,7 @@ class Expectation:
         placement, drives = basis.placement, basis.drives
         visits = planned_visits(model, placement, way, pending=pending)
         if redone:
-            visits = [*visits, *redo_visits(placement.early("speculative"))]
+            visits = [*visits, *redo_visits(placement.early("speculative"), placement.on_host)]
         return play_visits(model, placement, visits, model.visits(placement, visits), drives)
 
     def _with_commit(self, step: StepCost) -> StepCost:

@@ -219,10 +219,9 @@ class Sizes:
 
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
-        once = still.union(placement.on_host)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
-            versions_at_home(i, versions, once) * size
+            versions_at_home(i, versions, still) * size
             for i, (size, home) in homes
             if home == tier and (i in still) == frozen
         )

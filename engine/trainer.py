@@ -20,6 +20,7 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
+from .reference import with_reference
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_losses import open_row_losses
 from .row_order import num_steps
@@ -76,6 +77,14 @@ class Trainer:
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
+
+    def find_reference(self, poll: Poll) -> None:
+        """Of preferences: what the answers' log-probabilities were before training."""
+        if self.config.objective == "dpo":
+            self.data, self.eval_data, self.state = with_reference(
+                self.work, self.mover, self.state, data=self.data, eval_data=self.eval_data,
+                total_steps=self.total_steps, emit=self.emit, poll=poll,
+            )  # fmt: skip
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -174,11 +183,11 @@ class Trainer:
             step=step,
             updates=state.updates + (not outcome.skipped),
             skipped_in_row=state.skipped_in_row + 1 if outcome.skipped else 0,
-            trained_tokens=state.trained_tokens + outcome.num_trained,
+            trained_tokens=state.trained_tokens + outcome.totals.num_trained,
             last_norm=state.last_norm if outcome.skipped else outcome.grad_norm,
             clipped_last=state.clipped_last if outcome.skipped else outcome.clipped,
-            last_loss=outcome.loss_sum / max(1, outcome.num_trained),
-            last_accuracy=outcome.num_correct / max(1, outcome.num_trained),
+            last_loss=outcome.totals.loss,
+            last_accuracy=outcome.totals.token_accuracy,
         )
 
     def _commit_due(self) -> bool:

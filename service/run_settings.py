@@ -27,8 +27,8 @@ def sample_values(settled: Mapping[str, Any]) -> dict[str, Any]:
 
     Jobs from before there were any say nothing.
     """
-    names = ("row_losses", "sample_rows", "sample_tokens", "sample_prompt_tokens", "sample_temperature",
-             "sample_seed")  # fmt: skip
+    names = ("row_losses", "sample_rows", "sample_tokens", "sample_prompt_tokens",
+             "sample_temperature", "sample_seed")  # fmt: skip
     given = {name: settled[name] for name in names if name in settled}
     return {"sample_prompts": settled.get("sample_prompts") or [], **given}
 
