@@ -1,5 +1,6 @@
 """The plan gives the processor the share of updates that makes the step shortest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,5 +123,17 @@ def test_forward_waits_for_what_the_processor_has_not_reached() -> None:
         for visit in visits
     ]
     # Wanted at 8 and 9 tenths of a forward of 5 s, after an optimizer phase of 1 s.
-    assert host_wait(visits, costs, 5.0, 1.0) == pytest.approx(max(3 - 5.0, 6 - 5.5))
-    assert host_wait(visits, costs, 10.0, 1.0) == 0
+    on = {"straight_on": True}
+    assert host_wait(visits, costs, 5.0, 1.0, **on) == pytest.approx(max(3 - 5.0, 6 - 5.5))
+    assert host_wait(visits, costs, 10.0, 1.0, **on) == 0
+
+
+def test_a_commit_waits_for_all_that_the_processor_updates() -> None:
+    visits = [host_update_visit(8), host_update_visit(9)]
+    forward = Visit(record=8, action="forward", reads="weights", writes=False, phase="forward")
+    visits = [forward, replace(forward, record=9), *visits]
+    costs = [
+        VisitCost(phase=visit.phase, costs=(0,) * 5, bytes=(0,) * 4, host_seconds=3 * visit.on_host)
+        for visit in visits
+    ]
+    assert host_wait(visits, costs, 10.0, 1.0, straight_on=False) == 6 - 1
