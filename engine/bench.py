@@ -266,7 +266,7 @@ def _run_result(
         "link_bytes": steps[-1].link_bytes,
         "plan": describe(work.plan),
         "placement": work.plan.to_dict(),
-        "loss": outcomes[-1].loss_sum / max(1, outcomes[-1].num_trained),
+        "loss": outcomes[-1].totals.loss,
     }
 
 

@@ -57,38 +57,39 @@ def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: Vo
     phases = _busy_by_phase(costs, drives, model.rates)
     if reads_ahead(model, placement, way):
         forward, backward = _read_ahead_seconds(model, placement, phases)
-        return forward + backward + host_wait(visits, costs, forward, 0.0, straight_on=True)
+        spans: dict[Phase, float] = {"forward": forward, "backward": backward}
+        return forward + backward + host_wait(visits, costs, spans, straight_on=True)
     ends = _stage_seconds(costs[0].costs, drives, model.rates)
     ends += _stage_seconds(costs[-1].costs, drives, model.rates)
     spans = {phase: max(busy.values()) for phase, busy in phases.items()}
-    late = spans.get("optimizer", 0.0)
-    wait = host_wait(
-        visits, costs, spans["forward"], late, straight_on=goes_straight_on(model.config)
-    )
+    wait = host_wait(visits, costs, spans, straight_on=goes_straight_on(model.config))
     return sum(spans.values()) + sum(ends) + wait
 
 
 def host_wait(
     visits: Sequence[Visit],
     costs: Sequence[VisitCost],
-    forward_seconds: float,
-    optimizer_seconds: float,
+    spans: Mapping[Phase, float],
     *,
     straight_on: bool,
 ) -> float:
     """Seconds that the processor's updates hold a step up.
 
-    They begin when the norm is known, and are made in the order in which forward comes to the
-    records: the next step's, which waits for each (taken to come at an even pace), or, where a
-    commit comes first, all of them are waited for.
+    They are made one after the other: those of the backward phase as their gradients come, the
+    others from its end on. Backward, and then the next step's forward, are taken to come to them at
+    an even pace; where a commit comes first, it waits for all. `spans` are the phases' seconds.
     """
     order = [visit.record for visit in visits if visit.phase == "forward"]
-    wait = finished = 0.0
-    for visit, cost in zip(visits, costs, strict=True):
+    late = spans.get("optimizer", 0.0)
+    backward = [i for i, visit in enumerate(visits) if visit.phase == "backward"]
+    wait, finished = 0.0, -spans["backward"] if backward else 0.0  # from backward's end on
+    for i, (visit, cost) in enumerate(zip(visits, costs, strict=True)):
         if visit.on_host:
-            finished += cost.host_seconds
+            ahead = len(backward) - backward.index(i) if visit.phase == "backward" else 0
+            comes = -spans["backward"] * ahead / len(backward) if ahead else 0.0
+            finished = max(finished, comes) + cost.host_seconds
             pace = order.index(visit.record) / len(order) if straight_on else 0.0
-            wait = max(wait, finished - optimizer_seconds - pace * forward_seconds)
+            wait = max(wait, finished - late - pace * spans["forward"])
     return wait
 
 
@@ -195,13 +196,19 @@ def _add_host(
     straight_on: bool,
 ) -> float:
     """Add the processor's updates to the phases beside which they are made; seconds waited."""
+    early = sum(cost.host_seconds for cost in costs if cost.phase == "backward")
     total = sum(cost.host_seconds for cost in costs)
     if not total:
         return 0.0
-    wait = host_wait(visits, costs, spans["forward"], spans["optimizer"], straight_on=straight_on)
-    spans["optimizer"] += wait
-    busy["optimizer"]["host"] = min(total, spans["optimizer"])
-    busy["forward"]["host"] = total - busy["optimizer"]["host"]
+    wait = host_wait(visits, costs, spans, straight_on=straight_on)
+    last: Phase = "optimizer" if "optimizer" in spans else "backward"
+    spans[last] += wait
+    busy["backward"]["host"] = min(early, spans["backward"])
+    left = total - busy["backward"]["host"]
+    if last == "optimizer":
+        busy[last]["host"] = min(left, spans[last])
+        left -= busy[last]["host"]
+    busy["forward"]["host"] = left
     return wait
 
 

@@ -51,7 +51,7 @@ class Expectation:
         placement, drives = basis.placement, basis.drives
         visits = planned_visits(model, placement, way, pending=pending)
         if redone:
-            visits = [*visits, *redo_visits(placement.early("speculative"))]
+            visits = [*visits, *redo_visits(placement.early("speculative"), placement.on_host)]
             straight_on = False  # what was read ahead is dropped
         costs = model.visits(placement, visits)
         return play_visits(model, placement, visits, costs, drives, straight_on=straight_on)

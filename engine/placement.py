@@ -125,7 +125,8 @@ def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
     if config.device == "cuda" and config.state_format != "exact":
         return
     for placement in placements:
-        choices = {_updated_on_host(sizes, placement.tiers, part / 8) for part in range(1, 9)}
+        choose = _updated_on_host if placement.host_versions == 1 else _updated_here_and_there
+        choices = {choose(sizes, placement.tiers, part / 8) for part in range(1, 9)}
         for on_host in sorted(choices - {()}):
             yield replace(placement, on_host=on_host)
 
@@ -133,11 +134,22 @@ def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
 def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
     """The given share of the layers in host memory that are trained, the last ones: forward wants
     them last."""
+    layers = _trained_in_host_memory(sizes, tiers)
+    return tuple(layers[len(layers) - round(share * len(layers)) :])
+
+
+def _updated_here_and_there(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
+    """The given share of them evenly spread: updates that begin in backward share its link."""
+    layers = _trained_in_host_memory(sizes, tiers)
+    count = round(share * len(layers))
+    return tuple(layers[(2 * i + 1) * len(layers) // (2 * count)] for i in range(count))
+
+
+def _trained_in_host_memory(sizes: Sizes, tiers: Sequence[Tier]) -> list[int]:
     records = enumerate(zip(sizes.spec.records, tiers, strict=True))
-    layers = [
+    return [
         i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
     ]
-    return tuple(layers[len(layers) - round(share * len(layers)) :])
 
 
 def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:

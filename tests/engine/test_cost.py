@@ -123,8 +123,10 @@ def test_rates_survive_a_trip_through_json() -> None:
 def test_steps_that_follow_at_once_begin_with_what_was_read_ahead() -> None:
     """All state in host memory: with a commit after each, a step begins with an empty ring."""
     roomy = replace(BOX, host_bytes=2000 * 10**9)
-    settings: dict[str, Any] = {"state_tier": "host", "clip_mode": "exact", "num_slots": 8, "batch_rows": 2,
-                "optimizer_device": "device"}  # fmt: skip
+    settings: dict[str, Any] = {
+        "state_tier": "host", "clip_mode": "exact", "num_slots": 8, "batch_rows": 2,
+        "optimizer_device": "device",
+    }  # fmt: skip
     alone = forecast(box=roomy, clip_way="speculative", **settings).step
     within = forecast(box=roomy, clip_way="speculative", commit_every_steps=100, **settings).step
     assert within.link_bytes == alone.link_bytes
