@@ -202,6 +202,7 @@ class Trainer:
         step = self.state.step
         if self.committed_step == step:
             return 0.0
+        self.mover.host_updates.wait_all()  # what the processor still does is of the step
         started = perf_counter()
         self._sweep()
         self.mover.flush_homes()
