@@ -26,6 +26,7 @@ from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
+from .reference import Interrupted
 from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
 from .samples import open_sampler
 from .sizes import MIB
@@ -101,6 +102,10 @@ def run_job(
 
 
 def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
+    try:
+        trainer.find_reference(poll)
+    except Interrupted as stop:
+        return _finish(trainer, OUTCOME_OF[stop.reason], None)
     state = trainer.state
     if state.step == 0:
         trainer.evaluate()

@@ -49,7 +49,6 @@ class StepCompute(ForwardCompute):
         super().__init__(work, inputs.microbatches)
         self._mover = mover
         self._inputs = inputs
-        self._loss_scale = 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
         self._activations = self._new_activations()
         self._kept: dict[int, tuple[Weights, list[LayerGraph]]] = {}
         self.balance = step_balance(work.spec.experts, inputs.microbatches, work.device)
@@ -110,6 +109,7 @@ class StepCompute(ForwardCompute):
                 work.table_grad.zero_()
         (norm_grad,) = param_views(work.norm_grad, layout).values()
         for m in self.chosen(visit):
+            scale = self._token_scale(m, layout, slot)
             self._grad_hidden[m] = head_backward(
                 work.module,
                 self.hidden.pop(m),
@@ -118,9 +118,9 @@ class StepCompute(ForwardCompute):
                 table=work.table,
                 norm_grad=None if layout.base else norm_grad,
                 table_grad=None if head[0].base else work.table_grad,
-                loss_scale=self._loss_scale,
+                loss_scale=scale,
                 chunk_tokens=work.config.loss_chunk_tokens,
-                sums=self.sums,
+                sums=self.preferences.tokens if self.answers else self.sums,
             )
         if not self._is_last(visit):
             return
