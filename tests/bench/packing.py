@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench.inputs import add_run_arguments, box, finish, run_config
