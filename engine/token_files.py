@@ -12,13 +12,34 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from headrace.storage import sync_directory
 
 TOKENS, TRAINED, OFFSETS, REPORT = "tokens.bin", "trained.bin", "offsets.bin", "report.json"
+FILES = (TOKENS, TRAINED, OFFSETS, REPORT)
+
+
+class TokenSink(Protocol):
+    """Takes the rows of a data set. `offsets`: the first token of each, then the number of all."""
+
+    offsets: "array[int]"
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Take one row: token ids and, for each, whether it is labelled."""
+
+
+class RowLengthsOnly:
+    """Keeps of rows how long they are; eight bytes a row."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q", [0])
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Take one row."""
+        self.offsets.append(self.offsets[-1] + len(ids))
 
 
 class TokenWriter:
