@@ -55,7 +55,7 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Upload the rows and submit a fine-tuning job."""
-    given = {"model": model, "training_file": train, "validation_file": valid}
+    given: dict[str, Any] = {"model": model, "training_file": train, "validation_file": valid}
     given |= {"suffix": suffix, "strategy": strategy}
     if column:
         given |= {"dataset": {"columns": parse_columns(column)}}
