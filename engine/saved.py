@@ -3,6 +3,9 @@
 Counted from the graphs of the families' decoder layers (`tests/engine/test_saved.py`).
 """
 
+from math import ceil
+
+from .flops import passed_share
 from .lora import UP
 from .model import LAYERS, ModelSpec
 
@@ -53,14 +56,15 @@ def expert_bytes(spec: ModelSpec, width: int) -> int:
 def adapter_bytes(spec: ModelSpec, width: int) -> int:
     """Bytes per token that adapters save: the narrow product of each, and its wide one on the way.
 
-    The projections' own inputs are counted with the layer.
+    The projections' own inputs are counted with the layer. Of experts those are counted that a
+    token passes.
     """
     adapters = (record for record in spec.of_kind("beside") if spec.lora is not None)
-    shapes = [
-        [param.full_shape for param in record.params if param.name.endswith(UP)]
-        for record in adapters
-    ]
-    widths = [max(rows for rows, _ in one) + sum(rank for _, rank in one) for one in shapes]
+    widths = []
+    for record in adapters:
+        ups = [param for param in record.params if param.name.endswith(UP)]
+        narrow = sum(up.full_shape[1] * passed_share(spec, up.name) for up in ups)
+        widths.append(max(up.full_shape[0] for up in ups) + ceil(narrow))
     return width * max(widths, default=0)
 
 
