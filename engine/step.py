@@ -18,6 +18,7 @@ from .orders import ordered_visits
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
 from .step_compute import StepCompute, StepInputs
+from .totals import Totals
 from .visits import Phase, Visit, redo_visits
 from .workspace import Workspace
 
@@ -30,10 +31,8 @@ class StepOutcome:
     `pending` is the update that the next step, or a sweep, owes the records.
     """
 
-    loss_sum: float
+    totals: Totals
     balance_loss: float | None
-    num_trained: int
-    num_correct: int
     grad_norm: float
     clip_factor: float
     clipped: bool
@@ -62,7 +61,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
             work.store.abort()
             mover.settle_guesses(right=False)
         elif work.config.clip_mode == "exact" and settled.clipped:
-            again = redo_visits(work.plan.early("speculative"))
+            again = redo_visits(work.plan.early("speculative"), work.plan.on_host)
             times += mover.pipeline.run(again, compute.visit)
             visits += again
         else:
@@ -72,10 +71,8 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     begun = compute.marks[0].came
     spans = phase_seconds(visits, compute.marks)
     return StepOutcome(
-        loss_sum=float(compute.sums.loss),
+        totals=compute.totals(),
         balance_loss=compute.balance.loss(),
-        num_trained=compute.sums.num_trained,
-        num_correct=int(compute.sums.correct),
         grad_norm=settled.norm,
         clip_factor=settled.factor,
         clipped=settled.clipped,

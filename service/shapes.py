@@ -83,6 +83,19 @@ def event_object(event: EventRecord) -> dict[str, Any]:
     }
 
 
+def samples_object(event: EventRecord) -> dict[str, Any]:
+    """The texts that the weights of a step wrote."""
+    data = event.data or {}
+    return {
+        "id": event.id,
+        "object": "fine_tuning.job.samples",
+        "created_at": event.created_at,
+        "step_number": event.step or 0,
+        "temperature": data.get("temperature", 0.0),
+        "samples": data.get("samples", []),
+    }
+
+
 def checkpoint_object(checkpoint: CheckpointRecord) -> dict[str, Any]:
     """A listed checkpoint."""
     return {

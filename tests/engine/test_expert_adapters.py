@@ -1,5 +1,6 @@
 """Adapters on a mixture's experts: the numbers of plain autograd, exports that peft loads."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from bench import unmet_experts as bench_shapes
 from datasets import write_dataset
 from headrace.engine import ModelError, TrainConfig, read_model_spec
 from headrace.engine.methods import method_spec
+from headrace.engine.source import spec_from_config
 from reference import relative_differences, train_reference
 from runs import Run, assert_same_state, read_params
 from tiny import write_model
@@ -129,3 +132,12 @@ def test_an_expression_that_chooses_whole_experts_is_exported_by_their_names(
     assert export_dir is not None
     said = (Path(export_dir) / "adapter_config.json").read_text()
     assert all(f'"{name}"' in said for name in ("w1", "w2", "w3")) and "experts" not in said
+
+
+def test_adapters_of_all_experts_of_a_real_mixture_are_many() -> None:
+    spec = spec_from_config({**bench_shapes.SHARED, **bench_shapes.SHAPES["qwen3-30b-a3b"]})
+    settings = TrainConfig(model="m", dataset="d", method="lora", lora_rank=16)
+    attention = ("q_proj", "k_proj", "v_proj", "o_proj")
+    alone = method_spec(spec, replace(settings, lora_targets=attention))
+    counts = [one.num_trained_params / 1e6 for one in (method_spec(spec, settings), alone)]
+    assert [round(count) for count in counts] == [844, 13]

@@ -10,7 +10,7 @@ from headrace.engine import TrainConfig
 from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.methods import method_spec
 from headrace.engine.model import ModelSpec
-from headrace.engine.sizes import saved_bytes
+from headrace.engine.saved import saved_token_bytes
 from headrace.engine.source import spec_from_config
 from tiny_families import CASES, SHARED
 
@@ -28,7 +28,7 @@ def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(
     spec = spec_from_config(config_class(**SHARED, **CASES[case]).to_dict())
     held = held_bytes(spec, getattr(torch, dtype), packed=packed)
     settings = replace(CONFIG, compute_dtype=dtype)  # type: ignore[arg-type]
-    counted = saved_bytes(spec, settings, ROWS * TOKENS, TOKENS)
+    counted = ROWS * TOKENS * saved_token_bytes(spec, settings, TOKENS)
     assert 0.7 * counted < held <= counted
 
 
@@ -39,7 +39,7 @@ def test_adapters_hold_no_more_than_is_counted(case: str) -> None:
     settings = replace(CONFIG, method="lora", lora_rank=32, lora_export="merged")
     tuned = method_spec(spec, settings)
     held = held_bytes(tuned, torch.float32, packed=True)
-    assert held <= saved_bytes(tuned, settings, ROWS * TOKENS, TOKENS)
+    assert held <= ROWS * TOKENS * saved_token_bytes(tuned, settings, TOKENS)
 
 
 def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
