@@ -107,9 +107,13 @@ class ForwardCompute:
         module = self.work.module
         for m in self.chosen(visit):
             routed: list[Routed] = []
+            self._enter(layout, m)
             hidden = self.hidden[m]
             self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m], routed)
             self.balance.count(m, routed)
+
+    def _enter(self, layout: RecordLayout, microbatch: int) -> None:
+        """What a layer's input is still wanted for; in a mere forward pass, nothing."""
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         for m in self.chosen(visit):

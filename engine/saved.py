@@ -1,12 +1,47 @@
-"""Bytes that the graph of a layer saves beyond those of a plain Llama's. Pure, no torch.
+"""Bytes that the graph of a layer saves, those of families beyond a Llama's too. Pure, no torch.
 
 Counted from the graphs of the families' decoder layers (`tests/engine/test_saved.py`).
 """
 
+from headrace.storage import DTYPE_BYTES
+
+from .config import TrainConfig
 from .lora import UP
 from .model import LAYERS, ModelSpec
 
 SCORE_BYTES = 8  # of a score that is not fused: what tanh and softmax save, and a cast
+
+
+def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
+    """Bytes that autograd saves in one layer for `num_tokens` tokens in rows of `row_tokens`.
+
+    Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
+    the projections, queries, keys, values and attention output (by document, and joined), and four
+    intermediates; the norms' fp32 copies come on top in bf16 compute. Counted from the decoder
+    layer's graph; a compiled layer saves less, since it recomputes what is cheap.
+    """
+    query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    width = DTYPE_BYTES[config.compute_dtype]
+    attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
+    attention += expert_bytes(spec, width)
+    if config.compile != "off":
+        fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
+        return num_tokens * (fused * width + attention)
+    elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
+    fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
+    return num_tokens * (elements * width + fp32_norms + norm_bytes(spec) + attention)
+
+
+def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
+    """Bytes that one layer's forward and backward hold at their peak for a microbatch.
+
+    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
+    and those of attention scores that are not fused.
+    """
+    width = DTYPE_BYTES[config.compute_dtype]
+    under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
+    under_way += attention_bytes(spec, width, row_tokens)
+    return saved_bytes(spec, config, num_tokens, row_tokens) + num_tokens * under_way
 
 
 def norm_bytes(spec: ModelSpec) -> int:

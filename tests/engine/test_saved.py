@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING
 from headrace.engine import TrainConfig
 from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.model import ModelSpec
-from headrace.engine.sizes import saved_bytes
+from headrace.engine.saved import saved_bytes
 from headrace.engine.source import spec_from_config
 from tiny_families import CASES, SHARED
 
