@@ -154,10 +154,7 @@ class SplitActivations:
 def new_activations(work: Workspace, shapes: Sequence[tuple[int, ...]]) -> Activations:
     """Those of a step whose microbatches have the hidden shapes (rows, tokens, hidden)."""
     placement = work.plan.basis.placement
-    saved = set(range(work.spec.num_layers)).difference(placement.keep_layers)
-    on_host, on_nvme = (
-        [i for i in placement.parked(tier) if i in saved] for tier in ("host", "nvme")
-    )
+    on_host, on_nvme = placement.parked("host"), placement.parked("nvme")
     homes: list[Activations] = [DeviceActivations()] * work.spec.num_layers
     if on_host:
         assert work.activation_slot is not None

@@ -26,7 +26,9 @@ from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
+from .reference import Interrupted
 from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
+from .samples import open_sampler
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
@@ -88,12 +90,22 @@ def run_job(
                 export_store(store, spec, staging.slot, config, target)
 
         trainer = Trainer(
-            work, data=data, eval_data=eval_data, emit=emit, save=save, run_dir=run_dir
+            work,
+            data=data,
+            eval_data=eval_data,
+            emit=emit,
+            save=save,
+            run_dir=run_dir,
+            sampler=open_sampler(config, eval_data, lengths.longest, emit),
         )
         return _train_and_export(trainer, poll)
 
 
 def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
+    try:
+        trainer.find_reference(poll)
+    except Interrupted as stop:
+        return _finish(trainer, OUTCOME_OF[stop.reason], None)
     state = trainer.state
     if state.step == 0:
         trainer.evaluate()

@@ -9,8 +9,9 @@ from .config import TrainConfig
 from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
-from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
+from .packing import NUM_ANSWERS, Arrangement, RowLengths, extent_of, settle_microbatch
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
+from .sample_size import sample_bytes
 from .saved import saved_bytes, working_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
@@ -151,6 +152,7 @@ class Sizes:
             "kept_weights": self._kept_weights(placement),
             # A bounded logit waits with its slope, which is found by way of its square.
             "loss_chunk": logits * ((4 if fp32_compute else 12) + 8 * bool(spec.logit_softcap)),
+            "samples": sample_bytes(spec, config),
             "runtime": RUNTIME_BYTES[config.device],
         }
 
@@ -170,9 +172,8 @@ class Sizes:
 
     def scratch_bytes(self, placement: Placement) -> int:
         """Bytes on the volumes for layer inputs: those of each microbatch take whole pages."""
-        return len(placement.parked("nvme")) * (
-            round_up(self.hidden_bytes, PAGE_BYTES) + self.config.batch_rows * PAGE_BYTES
-        )
+        pages = NUM_ANSWERS[self.config.objective] * self.config.batch_rows * PAGE_BYTES
+        return len(placement.parked("nvme")) * (round_up(self.hidden_bytes, PAGE_BYTES) + pages)
 
     def device(self, placement: Placement) -> int:
         """Bytes on the device."""
@@ -226,10 +227,9 @@ class Sizes:
 
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
-        once = still.union(placement.on_host)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
-            versions_at_home(i, versions, once) * size
+            versions_at_home(i, versions, still) * size
             for i, (size, home) in homes
             if home == tier and (i in still) == frozen
         )

@@ -83,6 +83,31 @@ def event_object(event: EventRecord) -> dict[str, Any]:
     }
 
 
+def samples_object(event: EventRecord) -> dict[str, Any]:
+    """The texts that the weights of a step wrote."""
+    data = event.data or {}
+    return {
+        "id": event.id,
+        "object": "fine_tuning.job.samples",
+        "created_at": event.created_at,
+        "step_number": event.step or 0,
+        "temperature": data.get("temperature", 0.0),
+        "samples": data.get("samples", []),
+    }
+
+
+def row_losses_object(event: EventRecord | None) -> dict[str, Any]:
+    """The rows whose loss stands out; none before it was told."""
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    empty = {"num_rows": 0, "medians": [], "above": none, "below": none, "not_finite": none}
+    return {
+        "object": "fine_tuning.job.row_losses",
+        "step_number": event and event.step,
+        **empty,
+        **((event and event.data) or {}),
+    }
+
+
 def checkpoint_object(checkpoint: CheckpointRecord) -> dict[str, Any]:
     """A listed checkpoint."""
     return {
