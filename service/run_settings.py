@@ -22,8 +22,8 @@ def checkpoint_values(settled: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sample_values(settled: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of TrainConfig that settled hyperparameters say of sample texts, rows and rehearsal.
+def told_values(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that settled hyperparameters say of what a run tells and tries.
 
     Jobs from before there were any say nothing.
     """
