@@ -161,6 +161,17 @@ def test_bench_step_tells_what_the_processor_updated(
     assert updates["num_updates"] == 2 and updates["traffic_bytes"] == 28 * updates["num_elements"]
 
 
+def test_bench_step_tells_people_how_far_it_is_and_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_OUTPUT", "text")
+    adapters = ("--method", "lora", "--frozen-format", "nf4", "--slots", "2")
+    assert run("bench", "step", *SMALL, *adapters, "--volume", tmp_path) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "random weights: record 0 of 9" in shown and "step 2 of 2" in shown
+    assert "tokens/s" in shown and "a step and its commit wrote frozen 0 B, weights" in shown
+
+
 @pytest.mark.parametrize(
     "wrong", [("--init", "zeros"), ("--durability", "some"), ("--state-tier", "tape")]
 )
