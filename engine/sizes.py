@@ -12,7 +12,7 @@ from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import NUM_ANSWERS, Arrangement, RowLengths, extent_of, settle_microbatch
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
-from .saved import saved_bytes, working_bytes
+from .saved import saved_token_bytes, working_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
@@ -33,7 +33,8 @@ class Sizes:
     config: TrainConfig
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
-    row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
+    saved_token_bytes: int  # that autograd saves in a layer for a token
+    working_token_bytes: int  # that forward and backward of a layer hold for one at their peak
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
     piece_bytes: int  # through which frozen weights are converted
     mean_step_tokens: float | None = None  # where the rows are known
@@ -54,12 +55,14 @@ class Sizes:
         else:
             extent = extent_of(lengths, config)
         wide = {"kernel": 0, "mask": extent.microbatch_tokens}
+        row_tokens = wide.get(packed_way(spec, config), longest_row_tokens)
         return cls(
             spec=spec,
             config=config,
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
-            row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            saved_token_bytes=saved_token_bytes(spec, config, row_tokens),
+            working_token_bytes=working_token_bytes(spec, config, row_tokens),
             piece_bytes=piece_bytes(spec),
             state_bytes=tuple(
                 state_padded_bytes(record, config.state_format) for record in spec.records
@@ -119,8 +122,7 @@ class Sizes:
     @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        saved = saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
-        return saved + self._masks(self.step_tokens)
+        return self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
@@ -144,9 +146,7 @@ class Sizes:
             "layer_weights": self.layer_weights_bytes,
             "layer_grad": self.layer_grad_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": working_bytes(
-                spec, config, self.microbatch_tokens, self.row_tokens
-            )
+            "layer_activations": self.microbatch_tokens * self.working_token_bytes
             + self._masks(self.microbatch_tokens),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),

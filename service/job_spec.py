@@ -30,7 +30,7 @@ from headrace.engine import (
 from .errors import ApiError
 from .hyperparameters import check_asked, method_values, settle
 from .preparation import PrepareRequest
-from .run_settings import checkpoint_values, free_values, sample_values, shown_settings
+from .run_settings import checkpoint_values, free_values, shown_settings, told_values
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
@@ -73,11 +73,14 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
     """
     spec = read_spec(sources.model_dir, str(body["model"]))
     name = sources.training_name or sources.training_file.name
-    survey = survey_file(sources.training_file, param="training_file", name=name)
+    columns = columns_of(body)
+    survey = survey_file(sources.training_file, param="training_file", name=name, columns=columns)
     longest = survey.longest_tokens
     if sources.validation_file:
         name = sources.validation_name or sources.validation_file.name
-        other = survey_file(sources.validation_file, param="validation_file", name=name)
+        other = survey_file(
+            sources.validation_file, param="validation_file", name=name, columns=columns
+        )
         longest = max(longest, other.longest_tokens)
     asked = body["method"]["supervised"]["hyperparameters"]
     check_asked(asked, spec, has_validation=sources.validation_file is not None)
@@ -148,7 +151,7 @@ def train_values(
         **method_values(settled),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
-        **sample_values(settled),
+        **told_values(settled),
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
@@ -157,6 +160,12 @@ def train_values(
         "calibrate": site.calibrate,
         **free_values(body),
     }
+
+
+def columns_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the rows by the keys that they stand for."""
+    dataset: Mapping[str, Any] = body.get("dataset") or {}
+    return dict(dataset.get("columns") or {})
 
 
 def state_format(body: Mapping[str, Any]) -> str:
@@ -261,4 +270,5 @@ def prepare_request(
         box=asdict(site.box()),
         after_seq=after_seq,
         train_on=settled.get("train_on", "assistant"),  # jobs from before there was a choice
+        columns=columns_of(body),
     )

@@ -13,7 +13,16 @@ from pydantic import model_validator as validator
 from headrace.engine import StrategyName
 
 from .errors import ApiError
-from .job_parts import Adapter, CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
+from .job_parts import (
+    Adapter,
+    CommitEvery,
+    Dataset,
+    EarlyStopping,
+    Every,
+    Export,
+    Limits,
+    check_durability,
+)
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
 STRATEGY = (
@@ -61,6 +70,7 @@ class Hyperparameters(Strict):
     train_on: Literal["assistant", "last_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
+    rehearsal: Literal["on", "off"] | None = None
     row_losses: bool | None = None
     sample_prompts: Annotated[list[Name], Field(min_length=1, max_length=16)] | None = None
     sample_rows: Annotated[int, Field(ge=0, le=16)] | None = None
@@ -124,7 +134,6 @@ class CreateJob(Strict):
 
     not_here = {
         "chat_template": "the model's own is used",
-        "dataset": "the format of rows is found row by row",
     }
 
     model: Name
@@ -153,6 +162,7 @@ class CreateJob(Strict):
     limits: Limits | None = None
     export: Annotated[list[Export], Field(min_length=1, max_length=1)] | None = None
     resume_from: Name | None = None
+    dataset: Dataset | None = None
 
     @validator(mode="after")
     def _agree(self) -> Self:
