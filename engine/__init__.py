@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .data import TokenDataset
     from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
+    from .flops import passed_params
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
@@ -69,6 +70,7 @@ _HOMES = {
     "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
+    "passed_params": "flops",
     "plan_report": "advice",
     "BadBoxFile": "box_file",
     "read_box": "box_file",
@@ -189,6 +191,7 @@ __all__ = [
     "method_spec",
     "nearest_fit",
     "num_steps",
+    "passed_params",
     "plan_report",
     "prepare_dataset",
     "prepare_model",

@@ -42,7 +42,9 @@ def _facts(
     whence = _WHENCE[forecast["origin"]].format(measured_at=forecast["measured_at"])
     model = report["model"]
     if isinstance(model, dict):
-        model = f"{model['family']}, {model['num_params'] / 1e9:.3g} B parameters"
+        passed = model["num_passed_params"]
+        some = f", {passed / 1e9:.3g} B of them for a token" * (passed < model["num_params"])
+        model = f"{model['family']}, {model['num_params'] / 1e9:.3g} B parameters{some}"
     tiers = Counter(plan["tiers"])
     homes = ", ".join(f"{tiers[tier]} {home}" for tier, home in _HOMES.items() if tiers[tier])
     moved = forecast["step"]["link_bytes"]
