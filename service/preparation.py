@@ -162,8 +162,9 @@ def describe(param: str, report: DataReport) -> str:
     dropped = f", {report.rows - report.kept} left out" if report.rows > report.kept else ""
     counts = report.formats.items()
     formats = ", ".join(f"{count} of {name}" if len(counts) > 1 else name for name, count in counts)
+    rows = "preferences" if report.objective == "dpo" else "rows"
     return (
-        f"{param}: {report.kept} rows ({formats}){dropped}, {report.tokens} tokens, of which "
+        f"{param}: {report.kept} {rows} ({formats}){dropped}, {report.tokens} tokens, of which "
         f"{report.trained_tokens} are trained on; the longest row has {report.longest}; packing "
         f"saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
     )

@@ -11,7 +11,7 @@ from .options import Json
 from .output import CliError, Exit, console, print_json
 
 if TYPE_CHECKING:
-    from headrace.engine import FormCheck
+    from headrace.engine import FormCheck, Objective
 
 CHECK_SECONDS = 600.0
 TrainOn = Literal["assistant", "last_assistant", "all"]
@@ -29,6 +29,10 @@ def check(
     max_seq_len: Annotated[int, typer.Option(min=1, help="Longer rows are reported.")] = 2048,
     overlong: Annotated[Overlong, typer.Option(help="What becomes of longer rows.")] = "error",
     train_on: Annotated[TrainOn, typer.Option(help="What of a row is trained.")] = "assistant",
+    method: Annotated[
+        Literal["supervised", "dpo"] | None,
+        typer.Option(help="What the rows are for; without it the first one tells."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check every row; with --model also its tokens and what would be trained. 1 if any is bad."""
@@ -36,9 +40,10 @@ def check(
         if path is not None and not path.is_file():
             raise CliError(f"{path} is not a file")
     if model is None:
-        report = check_forms(file, valid)
+        report = check_forms(file, valid, method)
     else:
-        how = {"max_seq_len": max_seq_len, "overlong": overlong, "train_on": train_on}
+        how: dict[str, Any] = {"max_seq_len": max_seq_len, "overlong": overlong}
+        how |= {"train_on": train_on, "objective": method}
         report = prepare_reports(file, valid, model, **how)
     if as_json:
         print_json(report)
@@ -48,15 +53,21 @@ def check(
     raise typer.Exit(Exit.FAILED if bad else Exit.OK)
 
 
-def check_forms(file: Path, valid: Path | None) -> dict[str, Any]:
-    """The rows without a tokenizer: formats, twins, and the first things wrong with them."""
+def check_forms(
+    file: Path, valid: Path | None, method: "Objective | None" = None
+) -> dict[str, Any]:
+    """The rows without a tokenizer: formats, twins, and the first things wrong with them.
+
+    All must serve the `method`, or that which the first row serves.
+    """
     from headrace.engine import DataProblem, check_rows
 
     try:
-        training = check_rows(file, limit_seconds=CHECK_SECONDS)
+        training = check_rows(file, limit_seconds=CHECK_SECONDS, objective=method)
         report = _form_report(training)
         if valid is not None:
-            held_out = check_rows(valid, limit_seconds=CHECK_SECONDS)
+            kind = training.objective
+            held_out = check_rows(valid, limit_seconds=CHECK_SECONDS, objective=kind)
             report["validation"] = _form_report(held_out)
             leaked = held_out.index.found_in(training.index)
             report["validation"] |= {"in_training": leaked.count, "warnings": leaked.examples}
@@ -69,6 +80,7 @@ def _form_report(found: "FormCheck") -> dict[str, Any]:
     problems = [str(problem) for problem in found.problems]
     return {
         "form": found.form,
+        "method": found.objective,
         "formats": found.formats,
         "rows_seen": found.num_rows,
         "complete": found.complete,
@@ -91,6 +103,7 @@ def prepare_reports(file: Path, valid: Path | None, model: Path, **how: Any) -> 
         training = RowIndex()
         report = _prepare(file, index=training, **how)
         if valid is not None:
+            how["objective"] = report.get("objective", how["objective"])
             report["validation"] = _prepare(valid, training=training, **how)
         return report
 
