@@ -86,6 +86,7 @@ class TrainConfig:
     keep_best: int = 0  # checkpoints of lowest evaluation loss that stay besides the newest
     early_stop_evals: int | None = None  # end after so many evaluations without a better loss
     early_stop_delta: float = 0.0  # better means lower by more than this
+    row_losses: bool = True  # write down each row's loss, and tell which rows stand out
     sample_prompts: tuple[str, ...] = ()  # texts that the model goes on from at evaluations
     sample_rows: int = 0  # likewise, so many rows of the evaluation data
     sample_tokens: int = 64  # written for each prompt, at most

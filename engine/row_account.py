@@ -150,6 +150,7 @@ class RowAccount:
                 self._preview.append(self._pieces(example, trained))
         both = np.asarray([contents, labels], dtype=np.int64)
         self._index.add(place, both[0].tobytes(), both[1].tobytes())
+        self._writer.places.extend((len(self._files) - 1, place.line, place.item or 0))
 
     def _pieces(self, example: Example, trained: list[bool]) -> list[dict[str, Any]]:
         """The row's text in runs of tokens that are trained, or are not."""

@@ -22,6 +22,7 @@ from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .reference import with_reference
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
+from .row_losses import open_row_losses
 from .row_order import num_steps
 from .samples import Sampler
 from .step import StepOutcome, train_step
@@ -70,6 +71,7 @@ class Trainer:
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
         self._arrangement = Arrangement.of(self.config)
+        self._row_losses = open_row_losses(run_dir, self.config, data, self.total_steps, emit)
         self._warned: set[str] = set()
         self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
@@ -134,6 +136,8 @@ class Trainer:
         if outcome.skipped:
             self.work.store.begin(step)  # what was written is dropped, the step still counts
         self._advance(step, outcome)
+        if self._row_losses is not None and outcome.target_losses is not None:
+            self._row_losses.take(step, batches, outcome.target_losses)
 
         def report(commit_seconds: float) -> StepReport:
             committed = commit_seconds > 0
@@ -198,6 +202,7 @@ class Trainer:
         step = self.state.step
         if self.committed_step == step:
             return 0.0
+        self.mover.host_updates.wait_all()  # what the processor still does is of the step
         started = perf_counter()
         self._sweep()
         self.mover.flush_homes()

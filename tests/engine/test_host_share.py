@@ -1,5 +1,6 @@
 """The plan gives the processor the share of updates that makes the step shortest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,8 +134,8 @@ def test_forward_waits_for_what_the_processor_has_not_reached() -> None:
     ]
     # Wanted at 8 and 9 tenths of a forward of 5 s, after an optimizer phase of 1 s.
     spans: dict[Phase, float] = {"forward": 5.0, "optimizer": 1.0}
-    assert host_wait(visits, costs, spans) == pytest.approx(max(3 - 5.0, 6 - 5.5))
-    assert host_wait(visits, costs, spans | {"forward": 10.0}) == 0
+    assert host_wait(visits, costs, spans, straight_on=True) == pytest.approx(max(3 - 5.0, 6 - 5.5))
+    assert host_wait(visits, costs, spans | {"forward": 10.0}, straight_on=True) == 0
 
 
 def test_updates_that_begin_in_backward_are_over_when_it_is_but_for_the_last() -> None:
@@ -156,7 +157,20 @@ def test_updates_that_begin_in_backward_are_over_when_it_is_but_for_the_last() -
         for visit in visits
     ]
     # They come 5 and 2 sixths of backward before its end; record 1 is wanted at a quarter.
-    assert host_wait(visits, costs, {"forward": 4.0, "backward": 12.0}) == 0
-    waited = host_wait(visits, costs, {"forward": 4.0, "backward": 6.0})
+    assert host_wait(visits, costs, {"forward": 4.0, "backward": 12.0}, straight_on=True) == 0
+    waited = host_wait(visits, costs, {"forward": 4.0, "backward": 6.0}, straight_on=True)
     assert waited == pytest.approx(-2 + 3 - 1)
-    assert host_wait(visits, costs, {"forward": 1.0, "backward": 1.0}) > 4
+    assert host_wait(visits, costs, {"forward": 1.0, "backward": 1.0}, straight_on=True) > 4
+
+
+def test_a_commit_waits_for_all_that_the_processor_updates() -> None:
+    forward = Visit(record=8, action="forward", reads="weights", writes=False, phase="forward")
+    last = [host_update_visit(8), host_update_visit(9)]
+    visits = [forward, replace(forward, record=9), *last]
+    costs = [
+        VisitCost(phase=visit.phase, costs=(0,) * 5, bytes=(0,) * 4, host_seconds=3 * visit.on_host)
+        for visit in visits
+    ]
+    spans: dict[Phase, float] = {"forward": 10.0, "optimizer": 1.0}
+    assert host_wait(visits, costs, spans, straight_on=True) == 3 - 1
+    assert host_wait(visits, costs, spans, straight_on=False) == 6 - 1
