@@ -110,8 +110,9 @@ def test_what_preferences_cannot_have_is_named_in_their_method(
 ) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text(json.dumps(PAIR) + "\n")
-    error = refusal(model_dir, pairs, method=dpo(train_on="all"))
-    assert error.param == "method.dpo.hyperparameters.train_on"
+    for asked in ({"train_on": "all"}, {"row_losses": True}):
+        error = refusal(model_dir, pairs, method=dpo(**asked))
+        assert error.param == f"method.dpo.hyperparameters.{next(iter(asked))}"
 
 
 def test_a_length_that_would_fit_is_that_of_one_answer(model_dir: Path, tmp_path: Path) -> None:
