@@ -159,6 +159,8 @@ def check_asked(
         raise refuse(
             "train_on is all, but of preferences the answers alone are trained.", "train_on"
         )
+    if kind == "dpo" and asked.get("row_losses"):
+        raise refuse("row_losses are of rows with one answer, not of preferences.", "row_losses")
     longest = asked.get("max_seq_len")
     if longest and longest > spec.max_positions:
         raise refuse(

@@ -8,6 +8,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,13 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
 def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJob:
     kind = kind_of(body)
     spec = read_spec(sources.model_dir, str(body["model"]))
+    look = partial(survey_file, kind=kind, columns=columns_of(body))
     name = sources.training_name or sources.training_file.name
-    survey = survey_file(sources.training_file, param="training_file", name=name, kind=kind)
+    survey = look(sources.training_file, param="training_file", name=name)
     longest = survey.longest_tokens
     if sources.validation_file:
         name = sources.validation_name or sources.validation_file.name
-        other = survey_file(sources.validation_file, param="validation_file", name=name, kind=kind)
+        other = look(sources.validation_file, param="validation_file", name=name)
         longest = max(longest, other.longest_tokens)
     asked = settings_of(body)
     check_asked(asked, kind, spec, has_validation=sources.validation_file is not None)
@@ -167,6 +169,12 @@ def train_values(
         "calibrate": site.calibrate,
         **free_values(body),
     }
+
+
+def columns_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the rows by the keys that they stand for."""
+    dataset: Mapping[str, Any] = body.get("dataset") or {}
+    return dict(dataset.get("columns") or {})
 
 
 def state_format(body: Mapping[str, Any]) -> str:
@@ -273,4 +281,5 @@ def prepare_request(
         box=asdict(site.box()),
         after_seq=after_seq,
         train_on=settled.get("train_on", "assistant"),  # jobs from before there was a choice
+        columns=columns_of(body),
     )

@@ -13,7 +13,16 @@ from pydantic import model_validator as validator
 from headrace.engine import StrategyName
 
 from .errors import ApiError
-from .job_parts import Adapter, CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
+from .job_parts import (
+    Adapter,
+    CommitEvery,
+    Dataset,
+    EarlyStopping,
+    Every,
+    Export,
+    Limits,
+    check_durability,
+)
 from .method import method_of, speaking_of
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
@@ -150,7 +159,6 @@ class CreateJob(Strict):
 
     not_here = {
         "chat_template": "the model's own is used",
-        "dataset": "the format of rows is found row by row",
     }
 
     model: Name
@@ -179,6 +187,7 @@ class CreateJob(Strict):
     limits: Limits | None = None
     export: Annotated[list[Export], Field(min_length=1, max_length=1)] | None = None
     resume_from: Name | None = None
+    dataset: Dataset | None = None
 
     @validator(mode="after")
     def _agree(self) -> Self:
