@@ -17,6 +17,7 @@ StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Packing = Literal["on", "off"]
+Rehearsal = Literal["auto", "on", "off"]
 Recompute = Literal["auto", "all", "none"]
 FrozenFormat = Literal["auto", "nf4", "int8"]
 LoraExport = Literal["adapter", "merged"]
@@ -86,6 +87,7 @@ class TrainConfig:
     keep_best: int = 0  # checkpoints of lowest evaluation loss that stay besides the newest
     early_stop_evals: int | None = None  # end after so many evaluations without a better loss
     early_stop_delta: float = 0.0  # better means lower by more than this
+    rehearsal: Rehearsal = "auto"  # the largest step before the first; auto: unless it comes soon
     row_losses: bool = True  # write down each row's loss, and tell which rows stand out
     sample_prompts: tuple[str, ...] = ()  # texts that the model goes on from at evaluations
     sample_rows: int = 0  # likewise, so many rows of the evaluation data
@@ -103,7 +105,7 @@ class TrainConfig:
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"
-    activation_tier: NearTier = "auto"  # of boundary activations
+    activation_tier: StateTier = "auto"  # of boundary activations
     grad_tier: NearTier = "auto"  # of gradients that wait, where the state is not on the device
     clip_way: ClipWay = "auto"
     optimizer_device: OptimizerDevice = "auto"  # what updates layers whose state is in host memory

@@ -63,6 +63,7 @@ def settle(
         "train_on": asked.get("train_on") or "assistant",
         "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
+        "rehearsal": asked.get("rehearsal") or "auto",
         "row_losses": kind == "supervised" and asked.get("row_losses") is not False,
         "sample_prompts": asked.get("sample_prompts"),
         "sample_rows": asked.get("sample_rows") or 0,

@@ -33,7 +33,7 @@ from .errors import ApiError
 from .hyperparameters import check_asked, method_values, settle
 from .method import kind_of, method_of, settings_of, speaking_of
 from .preparation import PrepareRequest
-from .run_settings import checkpoint_values, free_values, sample_values, shown_settings
+from .run_settings import checkpoint_values, free_values, shown_settings, told_values
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
@@ -160,7 +160,7 @@ def train_values(
         **method_values(settled, kind_of(body)),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
-        **sample_values(settled),
+        **told_values(settled),
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
