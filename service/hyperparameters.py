@@ -156,12 +156,8 @@ def check_asked(
     asked: Mapping[str, Any], kind: Objective, spec: ModelSpec, *, has_validation: bool
 ) -> None:
     """Refuse, as ApiError, what this model or this request cannot do."""
-    if kind == "dpo" and asked.get("train_on") == "all":
-        raise refuse(
-            "train_on is all, but of preferences the answers alone are trained.", "train_on"
-        )
-    if kind == "dpo" and asked.get("row_losses"):
-        raise refuse("row_losses are of rows with one answer, not of preferences.", "row_losses")
+    if kind == "dpo":
+        _check_of_preferences(asked)
     longest = asked.get("max_seq_len")
     if longest and longest > spec.max_positions:
         raise refuse(
@@ -183,6 +179,14 @@ def check_asked(
         raise refuse("freeze and adapter do not go together: adapters freeze it all.", "freeze")
     if asked.get("keep_best") and not asked.get("checkpoint_every"):
         raise refuse("keep_best is of checkpoints; give checkpoint_every too.", "keep_best")
+
+
+def _check_of_preferences(asked: Mapping[str, Any]) -> None:
+    part = asked.get("train_on")
+    if part in ("all", "each_assistant"):
+        raise refuse(f"train_on is {part}; of preferences both answers are trained.", "train_on")
+    if asked.get("row_losses"):
+        raise refuse("row_losses are of rows with one answer, not of preferences.", "row_losses")
 
 
 def refuse(message: str, name: str) -> ApiError:

@@ -68,7 +68,7 @@ class Hyperparameters(Strict):
     max_steps: Count | None = None
     max_seq_len: Count | None = None
     overlong: Literal["error", "drop", "truncate_left", "truncate_right"] | None = None
-    train_on: Literal["assistant", "last_assistant", "all"] | None = None
+    train_on: Literal["assistant", "last_assistant", "each_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
     rehearsal: Literal["on", "off"] | None = None
