@@ -6,7 +6,7 @@ The public names are imported on first use: planning and configuration need no t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import StrategyName, TrainConfig
+from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
 from .errors import NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
     from .fit import fit_microbatch
+    from .flops import passed_params
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
@@ -70,6 +71,7 @@ _HOMES = {
     "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
+    "passed_params": "flops",
     "plan_report": "advice",
     "BadBoxFile": "box_file",
     "read_box": "box_file",
@@ -141,8 +143,10 @@ __all__ = [
     "Look",
     "ModelError",
     "ModelSpec",
+    "NUM_ANSWERS",
     "NotFinite",
     "OUTCOME_OF",
+    "Objective",
     "ParamSpec",
     "Plan",
     "Prepared",
@@ -190,6 +194,7 @@ __all__ = [
     "method_spec",
     "nearest_fit",
     "num_steps",
+    "passed_params",
     "plan_report",
     "prepare_dataset",
     "prepare_model",
