@@ -34,6 +34,7 @@ from .run_settings import checkpoint_values, free_values, shown_settings, told_v
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
+from .tracking import check_integrations
 
 # What a create body calls the settings of a run.
 _ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
@@ -85,6 +86,7 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
     asked = body["method"]["supervised"]["hyperparameters"]
     check_asked(asked, spec, has_validation=sources.validation_file is not None)
     check_export(body, asked)
+    check_integrations(body)
     hyperparameters = settle(asked, num_rows=survey.num_rows, max_positions=spec.max_positions)
     seed = body["seed"] if body.get("seed") is not None else secrets.randbelow(2**31)
     values = train_values(body, hyperparameters, seed=seed, site=site)
