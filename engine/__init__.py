@@ -6,7 +6,7 @@ The public names are imported on first use: planning and configuration need no t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import TrainConfig
+from .config import StrategyName, TrainConfig
 from .errors import NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .store_export import export_store
-    from .strategies import STRATEGIES
+    from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
     from .tokenizer import load_tokenizer, prepare_model
 
@@ -75,6 +75,7 @@ _HOMES = {
     "available_memory": "box",
     "bench_step": "bench",
     "STRATEGIES": "strategies",
+    "StrategyConflict": "strategies",
     "bench_strategies": "strategy_bench",
     "detect_box": "box",
     "known_rates": "box",
@@ -140,6 +141,8 @@ __all__ = [
     "StateLost",
     "StepReport",
     "StopReason",
+    "StrategyConflict",
+    "StrategyName",
     "TokenDataset",
     "Traffic",
     "TrainConfig",

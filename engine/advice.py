@@ -94,6 +94,8 @@ def _variants(plan: Plan, config: TrainConfig, box: Box) -> Iterator[_Variant]:
         size = f"{tokens} tokens" if tokens else f"{rows} rows"
         larger = replace(config, microbatch_rows=rows, microbatch_tokens=tokens)
         yield _Variant(f"microbatches of {size}", larger, box)
+    if config.strategy != "auto":
+        yield _Variant("strategy auto", replace(config, strategy="auto"), box)
     commit = plan.forecast.commit.seconds
     every = math.ceil(steps_between_commits(config, plan.forecast.step.seconds))
     if commit / every > _COMMIT_SHARE * plan.forecast.step.seconds:
@@ -147,6 +149,8 @@ def nearest_fit(
         "batch_rows": _largest(lambda rows: fits(batch_rows=rows), config.batch_rows),
         "longest_row_tokens": _largest(fits, longest_row_tokens),
     }
+    if config.strategy != "auto" and fits(strategy="auto"):
+        found["strategy"] = "auto"
     if config.clip_mode == "exact" and fits(clip_mode="per_layer"):
         found["clip_mode"] = "per_layer"
     for name in ("host_bytes", "device_bytes"):

@@ -14,10 +14,11 @@ import torch
 from headrace.storage import TensorStore, VolumeConfig
 
 from .bench_inputs import fill_random, random_batches
+from .bench_writes import CountingStore
 from .box import detect_box
 from .config import TrainConfig
-from .homes import Way
-from .model import ModelSpec
+from .homes import Tier, Way
+from .model import ModelSpec, RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import settle_microbatch
@@ -33,6 +34,7 @@ from .workspace import Workspace
 
 Around = Callable[[int], AbstractContextManager[None]]
 Look = Callable[[Workspace], Mapping[str, Any]]
+Tell = Callable[[str], None]
 
 
 def _nothing_around(step: int) -> AbstractContextManager[None]:
@@ -49,6 +51,7 @@ class _Timing:
     commit: bool
     around: Around
     look: Look
+    tell: Tell
 
 
 def bench_step(
@@ -63,6 +66,7 @@ def bench_step(
     commit: bool = True,
     around: Around = _nothing_around,
     look: Look = lambda work: {},
+    tell: Tell = lambda line: None,
 ) -> dict[str, Any]:
     """Time `num_steps` steps (after one that warms up) for each number of slots.
     None leaves the number to the plan and is named "auto".
@@ -72,7 +76,10 @@ def bench_step(
     `serial_seconds` the sum of all. Times are medians over the steps, in seconds; bytes are
     payload per step. `commit=False` leaves the commits out (durability none). `around` is entered
     around each step, the one that warms up being number 0. What `look` finds at the end, when the
-    last step is committed, is part of a run's result.
+    last step is committed, is part of a run's result. `tell` hears how far it is, line by line.
+
+    What is frozen has room on the volumes only where it lives there: random weights are in no
+    files, and training never writes them.
     """
     keep_compiled(config)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
@@ -84,10 +91,12 @@ def bench_step(
             commit=commit,
             around=around,
             look=look,
+            tell=tell,
         )
         runs = {count: _time_slots(config, spec, where, count, timing) for count in slots}
     result: dict[str, Any] = {
         "num_params": spec.num_params,
+        "num_trained_params": spec.num_trained_params,
         "tokens_per_step": config.batch_rows * tokens_per_row,
         "device": config.device,
         "compute_dtype": config.compute_dtype,
@@ -113,48 +122,58 @@ def _time_slots(
     num_slots: int | None,
     timing: _Timing,
 ) -> dict[str, Any]:
-    commit = timing.commit
+    started = perf_counter()
     config = settle_microbatch(replace(config, num_slots=num_slots), timing.tokens_per_row)
     box = detect_box(device=config.device, volumes=volumes)
-    if not commit:  # what lives above NVMe then needs no room on it
+    if not timing.commit or len(spec.trained) < len(spec.records):  # not all needs room there
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     plan = make_plan(spec, config, longest_row_tokens=timing.tokens_per_row, box=box)
     name = f"bench-{_named(num_slots)}"
     TensorStore.remove(volumes, name=name)
     stored = [
-        layout
+        state_record(layout, config.state_format)
         for layout, tier in zip(spec.records, plan.tiers, strict=True)
-        if commit or tier == "nvme" or layout.kind == "norm"  # a store has a record at least
+        if _is_stored(layout, tier, commit=timing.commit)
     ]
-    records = [state_record(layout, config.state_format) for layout in stored]
     try:
         with (
             deterministic(config),
-            TensorStore.create(volumes, records, name=name) as store,
+            CountingStore.create(volumes, stored, name=name) as store,
             Workspace(spec, config, plan, store) as work,
         ):
+            work.plan = replace(plan, volume_bytes=store.status().total_bytes)
+            timing.tell(describe(work.plan))
             mover = Mover(work)
             store.begin(0)
-            fill_random(work, mover, timing.seed)
-            if commit:
+            fill_random(work, mover, timing.seed, timing.tell)
+            if timing.commit:
                 mover.flush_homes()
             store.commit({})
-            return {**_time_steps(work, mover, timing), **timing.look(work)}
+            made = {"start_seconds": perf_counter() - started, "imported_bytes": store.written()}
+            return {**made, **_time_steps(work, mover, timing, store), **timing.look(work)}
     finally:
         TensorStore.remove(volumes, name=name)
+
+
+def _is_stored(layout: RecordLayout, tier: Tier, *, commit: bool) -> bool:
+    """Whether a record streams from the volumes or is committed; a store has one at least."""
+    return tier == "nvme" or layout.kind == "norm" or (commit and layout.base is None)
 
 
 def _named(num_slots: int | None) -> str:
     return "auto" if num_slots is None else str(num_slots)
 
 
-def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any]:
+def _time_steps(
+    work: Workspace, mover: Mover, timing: _Timing, store: CountingStore
+) -> dict[str, Any]:
     config = work.config
     generator = torch.Generator().manual_seed(timing.seed + 1)
     truth = StepTruth(work, emit=lambda event: None)
     outcomes: list[StepOutcome] = []
     steps: list[_Timed] = []
     pending: PendingUpdate | None = None
+    written = store.written()
     for step in range(1, timing.num_steps + 2):
         batches = random_batches(work, timing.tokens_per_row, generator)
         before = {**work.store.stats().links, **work.transfer.stats()}
@@ -194,9 +213,12 @@ def _time_steps(work: Workspace, mover: Mover, timing: _Timing) -> dict[str, Any
                 link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
             )
         )
+        timing.tell(f"step {step} of {timing.num_steps + 1}: {seconds:.2f} s")
+    written = {kind: size - written[kind] for kind, size in store.written().items()}
     mover.host_updates.wait_all()
     updates = asdict(mover.host_updates.stats)
-    return {**_run_result(work, outcomes, steps), "host_optimizer": updates}
+    result = _run_result(work, outcomes, steps)
+    return {**result, "written_bytes": written, "host_optimizer": updates}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ _BEFORE: dict[str, Any] = {
     **_BEFORE_PACKING,
     "method": "full", "freeze": [], "lora_rank": 16, "lora_alpha": 32.0, "lora_rslora": False,
     "lora_targets": ["all-linear"], "frozen_format": "auto",
+    "router_aux_loss_coef": None,
+    "objective": "supervised", "dpo_beta": 0.1, "dpo_label_smoothing": 0.0,
 }  # fmt: skip
 
 

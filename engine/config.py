@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from typing import Any, Literal, Self, get_args, get_origin
 
 Device = Literal["cpu", "cuda"]
 ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 Method = Literal["full", "lora"]
+Objective = Literal["supervised", "dpo"]
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
@@ -59,6 +61,9 @@ class TrainConfig:
     microbatch_tokens: int | None = None  # packed; None: what microbatch_rows of the longest take
     num_epochs: int = 3
     max_steps: int | None = None
+    objective: Objective = "supervised"
+    dpo_beta: float = 0.1  # how much a change of an answer's log-probability counts
+    dpo_label_smoothing: float = 0.0  # share of preferences that are taken to be the wrong way
     method: Method = "full"
     freeze: tuple[str, ...] = ()  # patterns (*, ?, [..]) of names of parameters that stay
     lora_rank: int = 16
@@ -66,6 +71,7 @@ class TrainConfig:
     lora_rslora: bool = False
     lora_targets: tuple[str, ...] = ("all-linear",)
     frozen_format: FrozenFormat = "auto"  # auto: as exact as what is computed with
+    router_aux_loss_coef: float | None = None  # of a mixture's experts; None: as its config says
     loss_chunk_tokens: int = 256
     compile: Compile = "off"  # torch.compile of the layers, per shape or for all shapes
     deterministic: bool = True
@@ -130,6 +136,10 @@ class TrainConfig:
         if self.max_wear_share is not None and not self.max_wear_share > 0:
             raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         self._check_method()
+        if self.router_aux_loss_coef is not None and not 0 <= self.router_aux_loss_coef < inf:
+            raise ValueError(
+                f"router_aux_loss_coef is {self.router_aux_loss_coef}; wanted 0 (for none) or more"
+            )
         if not 0 < self.learning_rate < 10:
             raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:
@@ -142,6 +152,11 @@ class TrainConfig:
             raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
 
     def _check_method(self) -> None:
+        if not 0 < self.dpo_beta <= 100:
+            raise ValueError(f"dpo_beta is {self.dpo_beta}; wanted 0 < beta <= 100")
+        if not 0 <= self.dpo_label_smoothing < 0.5:
+            smoothing = self.dpo_label_smoothing
+            raise ValueError(f"dpo_label_smoothing is {smoothing}; wanted 0 to less than 0.5")
         if self.frozen_format != "auto" and self.method == "full" and not self.freeze:
             raise ValueError(f"frozen_format is {self.frozen_format!r}, and nothing is frozen")
         if self.method == "lora" and self.freeze:

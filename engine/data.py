@@ -17,8 +17,9 @@ from torch import Tensor
 from headrace.storage import round_up
 
 from .chat import NOT_TRAINED
+from .config import TrainConfig
 from .data_report import DataProblem
-from .packing import Arrangement, step_rows
+from .packing import NUM_ANSWERS, Arrangement, row_lengths, step_rows
 from .row_order import Ints
 from .token_files import OFFSETS, REPORT, TOKENS, TRAINED
 
@@ -27,17 +28,23 @@ PAD_TOKEN = 0  # any id will do: padding is never labelled, and no token of a ro
 
 @dataclass(frozen=True, slots=True)
 class TokenDataset:
-    """A prepared data set. `lengths` are tokens per row, int64; `num_trained_tokens` counts the
-    labels that are predicted (a label on a row's first token is not)."""
+    """A prepared data set. `lengths` are the tokens that each row takes of a microbatch, int64;
+    `num_trained_tokens` counts the labels that are predicted (a label on a row's first token is
+    not). A row has one answer or, of preferences, two: the chosen one, then the rejected one.
+    `offsets` are those of the answers."""
 
     path: Path
     offsets: Ints
     lengths: Ints
     num_trained_tokens: int
+    num_answers: int = 1
 
     @classmethod
-    def open(cls, path: Path | str) -> Self:
-        """Open a folder that `prepare_dataset` wrote. DataProblem when files are cut or missing."""
+    def open(cls, path: Path | str, *, packed: bool = True) -> Self:
+        """Open a folder that `prepare_dataset` wrote. DataProblem when files are cut or missing.
+
+        `packed`: the answers of a row lie one behind the other, else padded side by side.
+        """
         path = Path(path)
         try:
             report = json.loads((path / REPORT).read_bytes())
@@ -53,7 +60,9 @@ class TokenDataset:
                 f"{path}: the files do not fit together: {sizes} bytes, wanted {wanted} "
                 f"for {offsets.size - 1} rows; prepare the data set anew"
             )
-        return cls(path, offsets, np.diff(offsets), int(report["trained_tokens"]))
+        count = NUM_ANSWERS[report.get("objective", "supervised")]
+        lengths = row_lengths(offsets, count, packed=packed)
+        return cls(path, offsets, lengths, int(report["trained_tokens"]), count)
 
     @property
     def num_rows(self) -> int:
@@ -71,12 +80,32 @@ class TokenDataset:
         return int(self.lengths.max())
 
     def row(self, i: int) -> tuple[Ints, Ints]:
-        """Token ids and labels of row i, both int64 (tokens,); -100 where not trained."""
-        start, length = int(self.offsets[i]), int(self.lengths[i])
-        tokens = np.fromfile(self.path / TOKENS, np.uint32, count=length, offset=4 * start)
-        trained = np.fromfile(self.path / TRAINED, np.uint8, count=length, offset=start)
+        """Token ids and labels of row i, both int64 (tokens,); -100 where not trained.
+
+        Of preferences: of the chosen answer of row 0, the rejected one, the chosen one of row 1 …
+        """
+        start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
+        tokens = np.fromfile(self.path / TOKENS, np.uint32, count=stop - start, offset=4 * start)
+        trained = np.fromfile(self.path / TRAINED, np.uint8, count=stop - start, offset=start)
         ids = tokens.astype(np.int64)
         return ids, np.where(trained == 1, ids, NOT_TRAINED)
+
+    def answers(self, row: int) -> list[tuple[Ints, Ints]]:
+        """All answers of a row, each as `row` gives it."""
+        first = row * self.num_answers
+        return [self.row(i) for i in range(first, first + self.num_answers)]
+
+
+def open_rows(config: TrainConfig, path: str) -> TokenDataset:
+    """A run's prepared data set. DataProblem when its rows do not serve the run's objective."""
+    data = TokenDataset.open(path, packed=config.packing == "on")
+    if data.num_answers != NUM_ANSWERS[config.objective]:
+        kinds = {1: "rows of one answer", 2: "preferences"}
+        raise DataProblem(
+            f"{path} holds {kinds[data.num_answers]}, and {config.objective} trains on "
+            f"{kinds[NUM_ANSWERS[config.objective]]}; prepare other data, or choose the objective"
+        )
+    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +117,8 @@ class Microbatch:
     labels that are predicted, `labels[:, 1:]`: the first token of a packed row is predicted from
     nothing, so its label is -100. `lengths` are those of the rows, int64; packed, the padding
     behind them is one more, and zeros fill up to one more than a step has rows, so that their
-    number never changes a shape.
+    number never changes a shape. In all this both answers of a preference are rows; it is one in
+    `row_indices` alone, and its answers are never apart.
     """
 
     ids: Tensor
@@ -122,14 +152,15 @@ def eval_microbatches(dataset: TokenDataset, arrangement: Arrangement) -> Iterat
 def _arrange(dataset: TokenDataset, arrangement: Arrangement, rows: Ints) -> list[Microbatch]:
     groups = [rows[group].tolist() for group in arrangement.groups(dataset.lengths[rows])]
     return [
-        make_microbatch([dataset.row(i) for i in group], group, arrangement) for group in groups
+        make_microbatch([one for i in group for one in dataset.answers(i)], group, arrangement)
+        for group in groups
     ]
 
 
 def make_microbatch(
     rows: Sequence[tuple[Ints, Ints]], indices: Sequence[int], arrangement: Arrangement
 ) -> Microbatch:
-    """One microbatch of these rows (token ids and labels), in this order."""
+    """One microbatch of these rows' answers (token ids and labels), in this order."""
     packed = arrangement.microbatch_tokens is not None
     ids, labels, lengths = (_packed if packed else _padded)(rows, arrangement)
     return Microbatch(
@@ -157,7 +188,8 @@ def _padded(
 def _packed(
     rows: Sequence[tuple[Ints, Ints]], arrangement: Arrangement
 ) -> tuple[Tensor, Tensor, Tensor]:
-    lengths = torch.zeros(arrangement.batch_rows + 1, dtype=torch.int64)
+    most = arrangement.batch_rows * arrangement.num_answers
+    lengths = torch.zeros(most + 1, dtype=torch.int64)
     lengths[: len(rows)] = torch.tensor([len(row_ids) for row_ids, _ in rows])
     num_tokens = int(lengths.sum())
     ids, labels = _empty(1, round_up(num_tokens, arrangement.multiple))

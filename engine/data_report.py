@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .config import Objective
 from .row_types import RowFormat
 
 Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
@@ -81,13 +82,15 @@ class DataReport:
     `notes` are findings on the others: `duplicate`, `overlong_dropped`, `overlong_truncated`,
     `answer_cut` (a truncated row lost trained tokens), `control_token_text`, `ignored_keys`,
     `in_training` (a validation row is a training row too). `formats` counts rows by their format,
-    bad ones without a known format aside. `numerics` holds what decides tokens and labels beside
-    the rows: `train_on`, `max_seq_len`, `overlong`, `vocab_size`, and the end token and hash of the
-    chat template. `padding` is what padding would cost in such steps, and packing saves.
-    `tokens` and `trained_tokens` count kept rows after truncation; `histogram` maps a number of
-    tokens to the rows of at most that length (and more than the entry before), before it.
-    `overlong_rows` are the first over-long rows with their tokens. `preview` shows two rows as
-    pieces of text with the flag `trained`. `files` name bytes, SHA-256 and form of what was read.
+    bad ones without a known format aside; `objective` says what they can train. `numerics` holds
+    what decides tokens and labels beside the rows: `train_on`, `max_seq_len`, `overlong`,
+    `vocab_size`, and the end token and hash of the chat template. `padding` is what padding would
+    cost in such steps, and packing saves. `tokens` and `trained_tokens` count kept rows after
+    truncation; `histogram` maps a number of tokens to the rows of at most that length (and more
+    than the entry before), before it. `overlong_rows` are the first over-long rows with their
+    tokens. `preview` shows two rows as pieces of text with the flag `trained`. A preference is one
+    row; its answers, each with the prompt before it, are two in lengths, tokens and preview, the
+    chosen one first. `files` name bytes, SHA-256 and form of what was read.
     """
 
     files: tuple[Mapping[str, Any], ...]
@@ -104,6 +107,7 @@ class DataReport:
     histogram: Mapping[str, int]
     overlong_rows: tuple[tuple[Place, int], ...]
     preview: tuple[Sequence[Mapping[str, Any]], ...]
+    objective: Objective
     formats: Mapping[RowFormat, int]
     numerics: Mapping[str, Any]
     padding: Mapping[str, Any]

@@ -4,10 +4,38 @@ transformers stacks the weights of all experts into one tensor, whose gradient i
 for each expert that a token met; apart, an expert that no token met has no gradient at all.
 """
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from .model import ExpertSpec
+
+
+class Routed(NamedTuple):
+    """What a router made of the tokens: `logits` (tokens, experts), in the graph of the layer's
+    output, and the numbers of the experts `chosen`, int64 (tokens, experts of a token)."""
+
+    logits: Tensor
+    chosen: Tensor
+
+
+class RouterTap:
+    """Hands out what a layer's router made of the tokens of the layer's last call."""
+
+    def __init__(self, router: nn.Module) -> None:
+        self._routed: Routed | None = None
+        router.register_forward_hook(self._keep)
+
+    def _keep(self, router: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor, Tensor]) -> None:
+        logits, _, chosen = outputs
+        self._routed = Routed(logits, chosen)
+
+    def take(self) -> Routed:
+        """Give it out and let go of it."""
+        routed, self._routed = self._routed, None
+        assert routed is not None
+        return routed
 
 
 class Experts(nn.Module):
@@ -48,13 +76,13 @@ class Experts(nn.Module):
         return output
 
 
-def split_experts(layer: nn.Module, spec: ExpertSpec) -> bool:
-    """Give a layer experts apart, on the device in force; False for a layer that has none."""
+def split_experts(layer: nn.Module, spec: ExpertSpec) -> RouterTap | None:
+    """Give a layer experts apart, on the device in force; None for a layer that has none."""
     stacked = getattr(layer.get_submodule("mlp"), "experts", None)
     if stacked is None:
-        return False
+        return None
     block = layer.get_submodule("mlp")
     block.add_module("experts", Experts(spec, stacked.hidden_dim, stacked.act_fn))
     if spec.block != "mlp":
         layer.add_module(spec.block, block)  # the same module under the checkpoint's name, too
-    return True
+    return RouterTap(block.get_submodule("gate"))

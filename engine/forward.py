@@ -8,7 +8,9 @@ from torch import Tensor
 
 from headrace.storage import Mark
 
+from .balance import Balance, Unbalanced
 from .data import Microbatch
+from .experts import Routed
 from .frozen import read_frozen
 from .head import LossSums, Targets, head_loss, targets_of
 from .layer import Weights, param_views
@@ -61,6 +63,7 @@ class ForwardCompute:
             work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
             for batch in microbatches
         ]
+        self.balance: Balance | Unbalanced = Unbalanced()
         self.hidden: dict[int, Tensor] = {}  # by microbatch
         self._beside = work.spec.beside
 
@@ -103,8 +106,10 @@ class ForwardCompute:
         weights = self._layer_weights(layout, slot)
         module = self.work.module
         for m in self.chosen(visit):
+            routed: list[Routed] = []
             hidden = self.hidden[m]
-            self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m])
+            self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m], routed)
+            self.balance.count(m, routed)
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         for m in self.chosen(visit):

@@ -27,13 +27,6 @@ def write_frozen(layout: RecordLayout, views: FrozenViews, weights: Tensor, star
         split_master(weights, views.hi[start:stop], views.lo[start:stop])
 
 
-def write_frozen_whole(layout: RecordLayout, views: FrozenViews, weights: Tensor) -> None:
-    """Store fp32 `weights` (1-D) as all of the record's elements."""
-    coded = coded_elements(layout)
-    write_frozen(layout, views, weights[:coded], 0)
-    write_frozen(layout, views, weights[coded:], coded)
-
-
 def read_frozen(layout: RecordLayout, views: FrozenViews, out: Tensor) -> None:
     """Write all weights of the record into `out`, 1-D, float32 or bfloat16."""
     coded = coded_elements(layout)

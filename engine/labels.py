@@ -12,9 +12,33 @@ from typing import Literal
 from unicodedata import normalize
 
 from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
-from .row_types import Conversation, Message, PlainText, Row
+from .row_types import AnyRow, Conversation, Message, PlainText, Preference, Row
 
 TrainOn = Literal["assistant", "last_assistant", "all"]
+
+
+def render_rows(
+    tokenizer: ChatTokenizer, row: AnyRow, *, train_on: TrainOn = "assistant"
+) -> tuple[Example, ...]:
+    """Tokens and labels of a row: one example, or two of a preference, the chosen one first.
+
+    RenderProblem when it cannot be carried unchanged; of a preference only answers are trained.
+    """
+    if not isinstance(row, Preference):
+        return (render_row(tokenizer, row, train_on=train_on),)
+    if train_on == "all":
+        said = "train_on is all, but prompts say nothing of which answer is better; leave it out"
+        raise RenderProblem("all_of_a_preference", said)
+    examples = []
+    for name, answer in row.answers:
+        try:
+            examples.append(render_row(tokenizer, answer, train_on=train_on))
+        except RenderProblem as problem:
+            raise RenderProblem(problem.code, f"{name}: {problem}") from problem
+    if examples[0] == examples[1]:
+        said = "chosen and rejected are the same in tokens, so neither is better"
+        raise RenderProblem("same_answers", said)
+    return tuple(examples)
 
 
 def render_row(tokenizer: ChatTokenizer, row: Row, *, train_on: TrainOn = "assistant") -> Example:

@@ -10,8 +10,9 @@ from torch.func import functional_call
 
 from . import attention
 from .attention import Documents
+from .compiling import mark_sizes, start_compiler
 from .config import Compile
-from .experts import split_experts
+from .experts import Routed, RouterTap, split_experts
 from .families import FAMILIES
 from .hf_config import build_config
 from .lora import adapted
@@ -22,7 +23,6 @@ Weights = Mapping[str, Tensor]
 # By kind of layer: rotary cosines and sines, (1, tokens, head), and the packed documents.
 Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
 
-_MAX_COMPILED = 64  # forms of a layer: its kinds, and the shapes of microbatches
 _STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
@@ -75,13 +75,13 @@ class LayerModule:
         self._dtype = dtype
         self._compiled = compile != "off"
         if self._compiled:
-            _start_compiler()
+            start_compiler()
         self._kinds = dict.fromkeys(kind.name for kind in spec.layer_kinds)
-        self._calls: dict[str, tuple[str, Callable[..., Tensor]]] = {}
+        self._calls: dict[str, tuple[str, Callable[..., Tensor], RouterTap | None]] = {}
         self._trained = {
             layout.name: trained_names(spec, layout) for layout in spec.of_kind("layer")
         }
-        built: dict[tuple[str, ...], Callable[..., Tensor]] = {}
+        built: dict[tuple[str, ...], tuple[Callable[..., Tensor], RouterTap | None]] = {}
         for i, (layout, kind) in enumerate(
             zip(spec.of_kind("layer"), spec.layer_kinds, strict=True)
         ):
@@ -89,7 +89,7 @@ class LayerModule:
             key = (kind.name, str(len(layout.params)), *names)
             if key not in built:
                 built[key] = self._build(i, compile, names)
-            self._calls[layout.name] = (kind.name, built[key])
+            self._calls[layout.name] = (kind.name, *built[key])
         norm = self._class("RMSNorm")
         with torch.device("meta"):
             self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
@@ -100,13 +100,15 @@ class LayerModule:
     def _class(self, name: str) -> Any:
         return getattr(self._classes, self._family.prefix + name)
 
-    def _build(self, index: int, compile: Compile, names: Sequence[str]) -> Callable[..., Tensor]:
+    def _build(
+        self, index: int, compile: Compile, names: Sequence[str]
+    ) -> tuple[Callable[..., Tensor], RouterTap | None]:
         """What computes a layer of the kind that the layer with this index has, with adapters on
-        the projections of these names."""
+        the projections of these names; and the tap of its router, if it has one."""
         experts = self._spec.experts
         with torch.device("meta"):
             layer = self._class("DecoderLayer")(self._config, layer_idx=index)
-            chooses = experts is not None and split_experts(layer, experts)
+            tap = split_experts(layer, experts) if experts is not None else None
             if self._spec.lora is not None:
                 add_adapters(layer, names, self._spec.lora)
         layer = _frozen(layer)
@@ -128,9 +130,9 @@ class LayerModule:
             assert isinstance(output, Tensor)
             return output
 
-        if not self._compiled or chooses:  # which experts a token meets, no graph can know
-            return apply
-        return torch.compile(apply, dynamic=compile == "dynamic")
+        if not self._compiled or tap:  # which experts a token meets, no graph can know
+            return apply, tap
+        return torch.compile(apply, dynamic=compile == "dynamic"), None
 
     def positions(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Positions:
         """What tells tokens their places, by kind of layer.
@@ -170,19 +172,35 @@ class LayerModule:
         return rows if self.embedding_scale == 1 else rows * self.embedding_scale
 
     def forward(
-        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+        self,
+        layout: RecordLayout,
+        weights: Weights,
+        hidden: Tensor,
+        positions: Positions,
+        routed: list[Routed] | None = None,
     ) -> Tensor:
         """Output of the layer `layout` for `hidden`, shape (rows, tokens, hidden).
 
-        `weights` are those of its record, and of the one beside it if there is one.
+        `weights` are those of its record, and of the one beside it if there is one. What a router
+        made of the tokens is added to `routed`, by a layer that has one.
         """
-        kind, call = self._calls[layout.name]
+        kind, call, tap = self._calls[layout.name]
         if self._compiled:
-            _mark_sizes([*weights.values()], hidden, positions[kind])
-        return call(dict(weights), hidden, *positions[kind])
+            mark_sizes([*weights.values()], hidden, positions[kind])
+        output = call(dict(weights), hidden, *positions[kind])
+        if tap is not None:
+            found = tap.take()
+            if routed is not None:
+                routed.append(found)
+        return output
 
     def forward_only(
-        self, layout: RecordLayout, weights: Weights, hidden: Tensor, positions: Positions
+        self,
+        layout: RecordLayout,
+        weights: Weights,
+        hidden: Tensor,
+        positions: Positions,
+        routed: list[Routed] | None = None,
     ) -> Tensor:
         """The same output, to the bit, with nothing saved for a backward pass.
 
@@ -191,11 +209,11 @@ class LayerModule:
         """
         if not self._compiled:
             with torch.no_grad():
-                return self.forward(layout, weights, hidden, positions)
+                return self.forward(layout, weights, hidden, positions, routed)
         with torch.enable_grad():
             inputs = own_version(hidden).requires_grad_()
             leaves = self.leaves(layout, weights)
-            return self.forward(layout, leaves, inputs, positions).detach()
+            return self.forward(layout, leaves, inputs, positions, routed).detach()
 
     def leaves(self, layout: RecordLayout, weights: Weights) -> Weights:
         """The weights of a layer as they are given to autograd: leaves where they are trained."""
@@ -210,32 +228,6 @@ class LayerModule:
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
-
-
-def _start_compiler() -> None:
-    """Let a layer be compiled for so many shapes, and fail where it would be for more.
-
-    Torch counts what it compiled for every model of the process, and beyond its limit it goes on
-    uncompiled, with other bits. What it holds of earlier models is dropped; files of it are kept.
-    """
-    torch.compiler.reset()
-    settings: Any = torch._dynamo.config  # its settings have no types
-    settings.recompile_limit = _MAX_COMPILED
-    settings.fail_on_recompile_limit_hit = True
-
-
-def _mark_sizes(
-    weights: Sequence[Tensor], hidden: Tensor, positions: tuple[Tensor, Tensor, Any]
-) -> None:
-    """Tell the compiler which sizes never change.
-
-    Compiled for any sizes, it would take those of the weights as unknown too, and a microbatch as
-    long as a layer is wide for one that always is.
-    """
-    for weight in weights:
-        torch._dynamo.mark_static(weight)
-    for tensor in (hidden, *positions[:2]):
-        torch._dynamo.mark_static(tensor, tensor.dim() - 1)
 
 
 def _stretches(rotary: Any) -> bool:
@@ -265,20 +257,3 @@ def own_version(view: Tensor) -> Tensor:
     that these weights had changed. The ring guarantees that they do not.
     """
     return view.data
-
-
-def backward(
-    output: Tensor, inputs: Tensor, weights: Weights, grad: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Gradients of `inputs` and of each weight that is a leaf, given the gradient of `output`.
-
-    An expert that no token met has none.
-    """
-    leaves = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    of_inputs, *found = torch.autograd.grad(
-        output, [inputs, *leaves.values()], grad, allow_unused=True
-    )
-    grads = {name: value for name, value in zip(leaves, found, strict=True) if value is not None}
-    missing = leaves.keys() - grads.keys()
-    assert all(".experts." in name for name in missing), f"no gradient of {sorted(missing)}"
-    return of_inputs, grads

@@ -6,7 +6,8 @@ from torch import Tensor
 from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
-from .layer import LayerModule, Weights, backward, param_views
+from .layer import LayerModule, Weights, param_views
+from .layer_graph import backward, forward_graph
 from .measure_box import PART_SECONDS
 from .measure_work import measure_work
 from .model import ModelSpec
@@ -64,10 +65,7 @@ def _time_layer(
         return module.forward_only(layout, weights, hidden, positions)
 
     def both() -> None:
-        inputs = hidden.detach().requires_grad_()
-        with torch.enable_grad():
-            output = module.forward(layout, weights, inputs, positions)
-        backward(output, inputs, weights, grad)
+        backward(forward_graph(module, layout, weights, hidden, positions), weights, grad)
 
     once, twice = clock.seconds(forward), clock.seconds(both)
     flops = layer_flops(spec, layout, tokens=rows * row, row_tokens=row)

@@ -13,13 +13,28 @@ from .model_files import ModelError
 def method_spec(spec: ModelSpec, config: TrainConfig) -> ModelSpec:
     """The spec of a model as read, with what the run's method freezes and what it adds.
 
-    Frozen records hold weights alone. Raises ModelError for a pattern or target that is in vain,
-    and when nothing would be trained.
+    Frozen records hold weights alone. Raises ModelError for a setting that is in vain, and when
+    nothing would be trained.
     """
+    spec = _with_balance(spec, config.router_aux_loss_coef)
     base = _base_format(spec, config)
     if config.method == "lora":
         return _with_adapters(spec, base, config)
     return _frozen(spec, base, config.freeze) if config.freeze else spec
+
+
+def _with_balance(spec: ModelSpec, coefficient: float | None) -> ModelSpec:
+    """The spec with the run's own coefficient of the loss that balances experts, if it has one."""
+    if coefficient is None:
+        return spec
+    if spec.experts is None:
+        if coefficient == 0:
+            return spec
+        raise ModelError(
+            f"router_aux_loss_coef is {coefficient}, and a model of family {spec.family} has no "
+            f"experts to balance: leave it out"
+        )
+    return replace(spec, experts=replace(spec.experts, balance=coefficient))
 
 
 def without_adapters(spec: ModelSpec) -> ModelSpec:

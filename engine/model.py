@@ -88,7 +88,8 @@ class ExpertSpec:
     """The experts of a mixture: each token passes `per_token` of `count` small MLPs.
 
     In the checkpoint they are `block`.experts.0, .1 … with `projections`: gate, up and down, in a
-    layer whose router is `block`.gate. `intermediate_size` is that of one expert.
+    layer whose router is `block`.gate. `intermediate_size` is that of one expert. `balance` is the
+    coefficient of the loss that spreads tokens over experts (balance.py); 0 for none.
     """
 
     count: int
@@ -96,6 +97,7 @@ class ExpertSpec:
     intermediate_size: int
     block: str
     projections: tuple[str, str, str]
+    balance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

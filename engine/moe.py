@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .config_values import Config, check_computing, count, flag, refuse
+from .config_values import Config, check_computing, check_number, count, flag, refuse
 from .decoder import (
     DecoderSizes,
     Tensors,
@@ -20,6 +20,7 @@ from .model import ExpertSpec, LayerKind, ModelSpec
 from .model_files import ModelError
 
 MAX_EXPERTS = 4096  # of a layer; far above any model
+DEFAULT_BALANCE = 0.001
 
 
 def mixtral_spec(config: Config, max_record_elements: int) -> ModelSpec:
@@ -33,6 +34,7 @@ def mixtral_spec(config: Config, max_record_elements: int) -> ModelSpec:
         intermediate_size=sizes.intermediate_size,
         block="block_sparse_moe",
         projections=("w1", "w3", "w2"),
+        balance=_balance(config),
     )
     layer: Tensors = [
         *projections(sizes),
@@ -61,6 +63,7 @@ def qwen3_moe_spec(config: Config, max_record_elements: int) -> ModelSpec:
         intermediate_size=count(config, "moe_intermediate_size"),
         block="mlp",
         projections=("gate_proj", "up_proj", "down_proj"),
+        balance=_balance(config),
     )
     bias = flag(config, "attention_bias")
     attention = [
@@ -105,6 +108,17 @@ def _experts(config: Config, key: str) -> int:
     return found
 
 
+def _balance(config: Config) -> float:
+    """The coefficient of the loss that balances experts, which transformers adds to the other when
+    it is told to give the routers' logits out."""
+    key = "router_aux_loss_coef"
+    coefficient = config.get(key, DEFAULT_BALANCE)
+    if coefficient == 0 or not flag(config, "output_router_logits"):
+        return 0.0
+    check_number({key: coefficient}, key)
+    return float(coefficient)
+
+
 def _mixture(sizes: DecoderSizes, experts: ExpertSpec) -> Tensors:
     """Every expert's projections, one expert behind the other, and the router."""
     gate, up, down = experts.projections
@@ -132,7 +146,6 @@ def _with_experts(
     max_record_elements: int,
 ) -> ModelSpec:
     """`widest`: intermediate elements that a token passes in a layer, at most."""
-    refuse(config, "output_router_logits", "the loss that balances experts is not computed here")
     return lay_out(
         family,
         config,

@@ -23,7 +23,14 @@ class Mover:
         self._work = work
         self.drop_writes = False  # set when the step turned out not to be finite
         self.host_updates = HostUpdates(work)
-        self.pipeline: Pipeline[RingSlot] = work.closing(Pipeline(work.ring, self))
+        self.pipeline: Pipeline[RingSlot] = Pipeline(work.ring, self)
+        work.closing(self)
+
+    def close(self) -> None:
+        """End the pipeline. Nothing refers back from here on, so that the workspace and its memory
+        go with the last who uses them, and not when the garbage collector comes by."""
+        self.pipeline.close()
+        del self.pipeline
 
     def needs_slot(self, visit: Visit) -> bool:
         """Whether the record passes through a slot: one on the device is used where it is."""

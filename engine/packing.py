@@ -13,11 +13,12 @@ import numpy as np
 
 from headrace.storage import round_up
 
-from .config import TrainConfig
+from .config import Objective, TrainConfig
 from .row_order import Ints, epoch_order, num_steps, steps_per_epoch
 from .token_files import OFFSETS
 
 TILE_TOKENS = 128  # packed lengths on a GPU: whole tiles for its kernels, few sizes to allocate
+NUM_ANSWERS: dict[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 STATIC_LENGTHS = 4  # that a microbatch within its budget can have when each is compiled by itself
 _CHUNK_STEPS = 4096  # looked at together, which bounds memory
 
@@ -40,7 +41,8 @@ class Arrangement:
     Without `microbatch_tokens` rows are padded on the right, up to `microbatch_rows` of them side
     by side. With it they are packed, up to so many tokens in a row; a longer row is a microbatch
     of its own. Rows side by side are as long as a multiple of `multiple` tokens, and so is a packed
-    microbatch.
+    microbatch. A row has `num_answers`, which are never apart: one behind the other when packed,
+    else side by side.
     """
 
     seed: int
@@ -48,6 +50,7 @@ class Arrangement:
     microbatch_rows: int
     microbatch_tokens: int | None = None
     multiple: int = 1
+    num_answers: int = 1
 
     @classmethod
     def of(cls, config: TrainConfig) -> Self:
@@ -60,7 +63,13 @@ class Arrangement:
             microbatch_rows=min(config.microbatch_rows, config.batch_rows),
             microbatch_tokens=config.microbatch_tokens,
             multiple=_multiple(config),
+            num_answers=NUM_ANSWERS[config.objective],
         )
+
+    @property
+    def row_multiple(self) -> int:
+        """What the tokens of a padded row are a multiple of, with all its answers."""
+        return self.multiple * self.num_answers
 
     def groups(self, lengths: Ints) -> list[Ints]:
         """Places of rows, by microbatch, for rows of these lengths, the longest first."""
@@ -77,7 +86,7 @@ class Arrangement:
         the last hold at least as many rows as would fit if each were of that length.
         """
         if self.microbatch_tokens is None:
-            width = round_up(longest_row_tokens, self.multiple)
+            width = round_up(longest_row_tokens, self.row_multiple)
             return Extent(
                 step_tokens=self.batch_rows * width, microbatch_tokens=self.microbatch_rows * width
             )
@@ -164,22 +173,35 @@ def step_rows(lengths: Ints, arrangement: Arrangement, step: int) -> Ints:
     return rows[np.argsort(-lengths[rows], kind="stable")]
 
 
+def row_lengths(offsets: Ints, num_answers: int, *, packed: bool) -> Ints:
+    """Tokens that each row takes of a microbatch; `offsets` are those of its answers, and the end.
+
+    Side by side all answers of a row are as long as its longest.
+    """
+    answers: Ints = (offsets[1:] - offsets[:-1]).reshape(-1, num_answers)
+    taken: Ints = answers.sum(axis=1) if packed else num_answers * answers.max(axis=1)
+    return taken
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLengths:
-    """Tokens of the rows that a run trains on and evaluates on, int64, in the data sets' order."""
+    """Tokens of the rows that a run trains on and evaluates on, int64, in the data sets' order:
+    what they take of a microbatch (`row_lengths`)."""
 
     training: Ints
     evaluation: Ints | None = None
 
     @classmethod
-    def read(cls, training: Path, evaluation: Path | None = None) -> Self:
-        """The lengths in prepared data sets."""
+    def read(cls, config: TrainConfig) -> Self:
+        """The lengths in a run's prepared data sets."""
 
-        def of(folder: Path) -> Ints:
-            offsets = np.fromfile(folder / OFFSETS, dtype=np.int64)
-            return offsets[1:] - offsets[:-1]
+        def of(folder: str) -> Ints:
+            offsets = np.fromfile(Path(folder) / OFFSETS, dtype=np.int64)
+            count = NUM_ANSWERS[config.objective]
+            return row_lengths(offsets, count, packed=config.packing == "on")
 
-        return cls(training=of(training), evaluation=of(evaluation) if evaluation else None)
+        evaluation = of(config.eval_dataset) if config.eval_dataset else None
+        return cls(training=of(config.dataset), evaluation=evaluation)
 
     def sample(self, num_rows: int) -> "RowLengths":
         """The first rows alone, where a guess is wanted and not a promise."""
@@ -218,16 +240,20 @@ def extent_of(lengths: RowLengths, config: TrainConfig) -> Extent:
     )
 
 
-def padding_account(lengths: Ints, *, batch_rows: int, microbatch_rows: int) -> dict[str, Any]:
+def padding_account(
+    offsets: Ints, num_answers: int, *, batch_rows: int, microbatch_rows: int
+) -> dict[str, Any]:
     """What padding would compute in an epoch of such steps, beyond the rows' own tokens.
 
-    Packing saves it, up to the tile that a packed microbatch is filled up to on a GPU.
+    `offsets` as in `row_lengths`. Packing saves it, up to the tile that a packed microbatch is
+    filled up to on a GPU.
     """
     rows = min(batch_rows, microbatch_rows)
     padded = Arrangement(seed=0, batch_rows=batch_rows, microbatch_rows=rows)
+    lengths = row_lengths(offsets, num_answers, packed=False)
     steps = steps_per_epoch(len(lengths), batch_rows)
     computed = sum(int(tokens.sum()) for tokens in _trained(lengths, padded, steps))
-    padding = computed - int(lengths.sum())
+    padding = computed - int(offsets[-1])
     return {
         "batch_rows": batch_rows,
         "microbatch_rows": rows,
@@ -263,5 +289,5 @@ def _microbatch_tokens(table: Ints, arrangement: Arrangement) -> Ints:
     count = arrangement.microbatch_rows
     starts = range(0, table.shape[1], count)
     rows = [(table[:, start : start + count] > 0).sum(axis=1) for start in starts]
-    widths = -(-table // arrangement.multiple) * arrangement.multiple
+    widths = -(-table // arrangement.row_multiple) * arrangement.row_multiple
     return np.stack([widths[:, i] * n for i, n in zip(starts, rows, strict=True)], axis=1)

@@ -69,6 +69,12 @@ class _Job(Generic[S]):
     written: "Future[None]" = field(default_factory=Future)
     times: VisitTimes = field(default_factory=VisitTimes)
 
+    def let_go(self) -> None:
+        """Forget the outcomes: an error that they hold would hold, by the frames it came through,
+        them, the slot and with it the device's memory until the garbage collector comes by."""
+        self.read, self.written, self.follows = Future(), Future(), None
+        self.slot = None
+
 
 class Pipeline(Generic[S]):
     """A ring of slots with its threads, which `close` ends."""
@@ -114,18 +120,22 @@ class Pipeline(Generic[S]):
                 job.written.result()
         except BaseException:
             # Reads that wait for a write that will not come would only wait for a dead loop.
-            for job in (*jobs, *self._ahead):
+            begun = (*jobs, *self._ahead)
+            for job in begun:
                 job.written.cancel()
             self.close()
+            for job in begun:
+                job.let_go()
             raise
         return [job.times for job in jobs]
 
     def close(self) -> None:
-        """End the threads; what was read ahead is dropped."""
+        """End the threads; what was read ahead is dropped, and every hold on a slot."""
         self._free.stop()
         for executor in (self._reader, self._releaser, self._writer):
             executor.shutdown(wait=True, cancel_futures=True)
-        self._ahead = []
+        self._free.drop()
+        self._ahead, self._holders, self._last_write = [], {}, {}
 
     def _submit(self, visit: Visit) -> _Job[S]:
         job = _Job[S](
@@ -236,6 +246,11 @@ class _FreeSlots(Generic[S]):
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Let go of the slots."""
+        with self._changed:
+            self._slots.clear()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .account import JobSize, Wear
 from .basis import Basis
-from .config import ClipWay, StateFormat, TrainConfig
+from .config import ClipWay, StateFormat, StrategyName, TrainConfig
 from .forecast import Forecast, forecast
 from .homes import Order, Placement, Tier, Way, early_records
 from .model import ModelSpec
@@ -73,6 +73,7 @@ class Box:
 class Plan:
     """The decisions for one run. Sizes are bytes; a breakdown by purpose explains each tier."""
 
+    strategy: StrategyName  # by whose rule; auto: the shortest step
     num_slots: int  # on the device
     num_staging: int  # in host memory, for records on NVMe
     slot_bytes: int
@@ -160,6 +161,7 @@ def make_plan(
     )  # fmt: skip
     plan = Plan(
         **chosen,
+        strategy=config.strategy,
         num_staging=placement.num_staging,
         slot_bytes=sizes.slot_bytes,
         clip_way=clip_way,
@@ -223,16 +225,17 @@ def fit_microbatch(
 
 def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:
     mib = 1 / MIB
+    run = "the run" if plan.strategy == "auto" else f"the run by strategy {plan.strategy}"
     if plan.total_device_bytes > device_limit:
         raise CannotFit(
-            f"the run needs {plan.total_device_bytes * mib:.0f} MiB on the device "
+            f"{run} needs {plan.total_device_bytes * mib:.0f} MiB on the device "
             f"({_largest(plan.device_bytes)}), {device_limit * mib:.0f} MiB given; "
             f"lower {_microbatch(sizes.config)}, batch_rows (now "
             f"{sizes.config.batch_rows}) or the length of the rows, or raise device_bytes"
         )
     if plan.total_host_bytes > host_limit:
         raise CannotFit(
-            f"the run needs {plan.total_host_bytes * mib:.0f} MiB of host memory "
+            f"{run} needs {plan.total_host_bytes * mib:.0f} MiB of host memory "
             f"({_largest(plan.host_bytes)}), {host_limit * mib:.0f} MiB given; raise host_bytes"
             + (", or choose clip_mode per_layer or none, which keep no gradients"
                if plan.keep_grads and "host" not in plan.tiers else "")

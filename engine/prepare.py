@@ -9,13 +9,14 @@ from pathlib import Path
 import orjson
 
 from .chat import ChatTokenizer
+from .config import Objective
 from .data_report import DataProblem, DataReport, Overlong
 from .labels import TrainOn
 from .row_account import RowAccount
 from .row_files import RowFile
 from .row_index import RowIndex
 from .row_types import RowFormat, RowProblem, said
-from .rows import parse_row
+from .rows import RowReader
 from .token_files import new_dataset
 
 __all__ = [
@@ -56,10 +57,12 @@ class LineProblem:
 class FormCheck:
     """What the forms of rows say: rows seen, of which formats, the first problems, twins.
 
-    `form` is the file's. `complete` is false when time or problems ended the reading.
+    `form` is the file's; `objective` what its rows train, None where none of them can be used.
+    `complete` is false when time or problems ended the reading.
     """
 
     form: str
+    objective: Objective | None
     num_rows: int
     complete: bool
     formats: dict[RowFormat, int]
@@ -80,6 +83,7 @@ def prepare_dataset(
     microbatch_rows: int = 4,
     index: RowIndex | None = None,
     training: RowIndex | None = None,
+    objective: Objective | None = None,
     progress: Progress | None = None,
 ) -> DataReport:
     """Tokenize and label the rows of `files` into the folder `out_dir`; replace what was there.
@@ -89,8 +93,9 @@ def prepare_dataset(
     `overlong` says what becomes of longer rows, `train_on` what of a row is trained;
     the report tells what padding would cost in steps of `batch_rows`. An `index`
     that is given takes up the rows; give it as `training` with the validation files, and the rows
-    that are in both are counted. `progress` gets bytes read and bytes in all, about
-    four times a second; what it raises ends the work and leaves `out_dir` as it was.
+    that are in both are counted. `objective` says what rows are wanted: answers, or preferences;
+    left open, the first row decides, and the report tells. `progress` gets bytes read and bytes in
+    all, about four times a second; what it raises ends the work and leaves `out_dir` as it was.
     DataProblem when a row cannot be used, or when nothing is left to train on.
     """
     with new_dataset(out_dir) as writer:
@@ -102,6 +107,7 @@ def prepare_dataset(
             overlong=overlong,
             train_on=train_on,
             index=RowIndex() if index is None else index,
+            objective=objective,
         )
         meter = _Meter(files, progress)
         for path in files:
@@ -118,22 +124,26 @@ def prepare_dataset(
     return report
 
 
-def check_rows(file: Path, *, limit_seconds: float) -> FormCheck:
+def check_rows(
+    file: Path, *, limit_seconds: float, objective: Objective | None = None
+) -> FormCheck:
     """Judge rows by their form alone, for at most that long, until 20 problems are found.
 
-    Needs no tokenizer. Blank lines are not rows. An empty file is 0 rows and no problem.
-    DataProblem when the file itself cannot be read.
+    Needs no tokenizer. All rows have to serve the `objective`, or that of the first. Blank lines
+    are not rows. An empty file is 0 rows and no problem. DataProblem when the file itself cannot be
+    read.
     """
     until = time.monotonic() + limit_seconds
     num_rows, complete = 0, True
     problems: list[LineProblem] = []
     formats: Counter[RowFormat] = Counter()
     index = RowIndex()
+    reader = RowReader(objective)
     with RowFile(file) as rows:
         for text in rows:
             if text.data.strip():
                 num_rows += 1
-                place, row = text.place, parse_row(text.data)
+                place, row = text.place, reader.read(text.data)
                 if isinstance(row, RowProblem):
                     problems.append(
                         LineProblem(
@@ -148,6 +158,7 @@ def check_rows(file: Path, *, limit_seconds: float) -> FormCheck:
                 break
     return FormCheck(
         form=rows.form,
+        objective=reader.objective,
         num_rows=num_rows,
         complete=complete,
         formats=dict(formats),

@@ -65,7 +65,11 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token."""
+    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token.
+
+    `router_aux_loss` is of a mixture whose experts are balanced: what is minimised is `loss` and
+    router_aux_loss_coef times it.
+    """
 
     step: int
     total_steps: int
@@ -92,6 +96,7 @@ class StepReport:
     links: dict[str, LinkReport]
     rss_bytes: int
     device_peak_bytes: int
+    router_aux_loss: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

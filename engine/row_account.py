@@ -4,23 +4,26 @@ import hashlib
 import re
 from array import array
 from collections import Counter, defaultdict
-from itertools import groupby
+from collections.abc import Sequence
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 
 from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
+from .config import Objective
 from .data_report import DataReport, Overlong, Place, Tally, length_histogram
-from .labels import TrainOn, render_row
-from .packing import padding_account
+from .labels import TrainOn, render_rows
+from .packing import NUM_ANSWERS, padding_account
 from .row_files import RowFile, RowText
 from .row_index import RowIndex
-from .row_types import PlainText, Row, RowFormat, RowProblem
-from .rows import parse_row
+from .row_types import AnyRow, PlainText, Preference, RowFormat, RowProblem
+from .rows import RowReader
 from .token_files import TokenWriter
 
 MAX_OVERLONG_ROWS = 100
-PREVIEW_ROWS = 2
+PREVIEW_ROWS = 2  # or both answers of one preference
+END_OF_ANSWER = -1  # no token
 
 
 class RowAccount:
@@ -36,6 +39,7 @@ class RowAccount:
         overlong: Overlong,
         train_on: TrainOn,
         index: RowIndex,
+        objective: Objective | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._writer = writer
@@ -44,6 +48,7 @@ class RowAccount:
         self._overlong: Overlong = overlong
         self._train_on: TrainOn = train_on
         self._index = index  # of kept rows
+        self._reader = RowReader(objective)
         self._control = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
         self._files: list[RowFile] = []
         self._formats: Counter[RowFormat] = Counter()
@@ -64,22 +69,22 @@ class RowAccount:
             self._num_blank += 1
             return
         self._num_rows += 1
-        place, row = text.place, parse_row(text.data)
+        place, row = text.place, self._reader.read(text.data)
         if isinstance(row, RowProblem):
             self._problems[row.code].add(place, row.message)
             return
         self._formats[row.format] += 1
         try:
-            example = render_row(self._tokenizer, row, train_on=self._train_on)
+            examples = render_rows(self._tokenizer, row, train_on=self._train_on)
         except RenderProblem as problem:
             self._problems[problem.code].add(place, str(problem))
             return
-        if (token := max(example.ids, default=0)) >= self._vocab_size:
+        if (token := max(chain(*(one.ids for one in examples)), default=0)) >= self._vocab_size:
             self._problems["unknown_token"].add(place, self._say_unknown(token))
             return
         self._note_oddities(place, row)
-        self._lengths.append(len(example.ids))
-        fitted = self._fit(place, example)
+        self._lengths.extend(len(one.ids) for one in examples)
+        fitted = self._fit(place, examples)
         if fitted is not None:
             self._keep(place, fitted)
 
@@ -90,7 +95,7 @@ class RowAccount:
             f"{self._vocab_size - 1}; use the tokenizer that the model was trained with"
         )
 
-    def _note_oddities(self, place: Place, row: Row) -> None:
+    def _note_oddities(self, place: Place, row: AnyRow) -> None:
         if row.ignored_keys:
             self._notes["ignored_keys"].add(place, ", ".join(row.ignored_keys))
         for where, content in _contents(row):
@@ -100,23 +105,26 @@ class RowAccount:
                 self._notes["control_token_text"].add(place, said)
                 return
 
-    def _fit(self, place: Place, example: Example) -> Example | None:
-        """The example within max_seq_len; None when it is a problem or is dropped by the policy."""
-        length = len(example.ids)
+    def _fit(self, place: Place, row: Sequence[Example]) -> Sequence[Example] | None:
+        """The row within max_seq_len; None when it is a problem or is dropped by the policy.
+
+        Of a preference each answer, with the prompt before it, has to be that short.
+        """
+        length = max(len(one.ids) for one in row)
         if length <= self._max_seq_len:
-            return example
+            return row
         if len(self._overlong_rows) < MAX_OVERLONG_ROWS:
             self._overlong_rows.append((place, length))
         said = f"{length} tokens; max_seq_len is {self._max_seq_len}"
         if self._overlong == "error":
             self._problems["overlong"].add(place, said)
             return None
-        fitted = None if self._overlong == "drop" else self._truncate(example)
-        if fitted is None or not _num_predicted(fitted):
+        fitted = [] if self._overlong == "drop" else [self._truncate(one) for one in row]
+        if not fitted or not all(map(_num_predicted, fitted)) or _same(fitted):
             self._notes["overlong_dropped"].add(place, said)
             return None
         self._notes["overlong_truncated"].add(place, said)
-        if lost := _num_predicted(example) - _num_predicted(fitted):
+        if lost := sum(map(_num_predicted, row)) - sum(map(_num_predicted, fitted)):
             self._notes["answer_cut"].add(place, f"{lost} trained tokens were cut off")
         return fitted
 
@@ -126,14 +134,18 @@ class RowAccount:
             keep = slice(0, self._max_seq_len)
         return Example(ids=example.ids[keep], labels=example.labels[keep])
 
-    def _keep(self, place: Place, example: Example) -> None:
-        trained = [label != NOT_TRAINED for label in example.labels]
-        self._writer.append(example.ids, trained)
-        self._num_trained += _num_predicted(example)
-        row = np.asarray([example.ids, example.labels], dtype=np.int64)
-        self._index.add(place, row[0].tobytes(), row[1].tobytes())
-        if len(self._preview) < PREVIEW_ROWS:
-            self._preview.append(self._pieces(example, trained))
+    def _keep(self, place: Place, row: Sequence[Example]) -> None:
+        contents, labels = [], []
+        for example in row:
+            trained = [label != NOT_TRAINED for label in example.labels]
+            self._writer.append(example.ids, trained)
+            self._num_trained += _num_predicted(example)
+            contents += [*example.ids, END_OF_ANSWER]
+            labels += [*example.labels, END_OF_ANSWER]
+            if len(self._preview) < PREVIEW_ROWS:
+                self._preview.append(self._pieces(example, trained))
+        both = np.asarray([contents, labels], dtype=np.int64)
+        self._index.add(place, both[0].tobytes(), both[1].tobytes())
 
     def _pieces(self, example: Example, trained: list[bool]) -> list[dict[str, Any]]:
         """The row's text in runs of tokens that are trained, or are not."""
@@ -147,29 +159,33 @@ class RowAccount:
         self, training: RowIndex | None, *, batch_rows: int, microbatch_rows: int
     ) -> DataReport:
         """The account of all rows taken so far; `training` holds rows that should not recur."""
-        lengths = np.diff(np.asarray(self._writer.offsets))
+        objective = self._reader.objective or "supervised"
+        count = NUM_ANSWERS[objective]
+        offsets = np.asarray(self._writer.offsets)
+        answers = np.diff(offsets)
         same = {"duplicate": self._index.duplicates()}
         if training is not None:
             same["in_training"] = self._index.found_in(training)
         return DataReport(
             files=tuple(file.describe() for file in self._files),
             rows=self._num_rows,
-            kept=len(lengths),
+            kept=len(answers) // count,
             blank_lines=self._num_blank,
             problems=dict(self._problems),
             notes=dict(self._notes) | {code: tally for code, tally in same.items() if tally.count},
-            tokens=int(lengths.sum()),
+            tokens=int(offsets[-1]),
             trained_tokens=self._num_trained,
-            longest=int(lengths.max(initial=0)),
+            longest=int(answers.max(initial=0)),
             max_seq_len=self._max_seq_len,
             overlong=self._overlong,
             histogram=length_histogram(self._lengths),
             overlong_rows=tuple(self._overlong_rows),
             preview=tuple(self._preview),
+            objective=objective,
             formats=dict(self._formats),
             numerics=self._numerics(),
             padding=padding_account(
-                lengths, batch_rows=batch_rows, microbatch_rows=microbatch_rows
+                offsets, count, batch_rows=batch_rows, microbatch_rows=microbatch_rows
             ),
         )
 
@@ -187,8 +203,10 @@ class RowAccount:
         }
 
 
-def _contents(row: Row) -> list[tuple[str, str]]:
+def _contents(row: AnyRow) -> list[tuple[str, str]]:
     """The texts of a row, each with its name."""
+    if isinstance(row, Preference):
+        return [(f"{a}: {where}", text) for a, one in row.answers for where, text in _contents(one)]
     if isinstance(row, PlainText):
         text = "text" if row.prompt is None else "completion"
         return [("prompt", row.prompt or ""), (text, row.completion)]
@@ -198,3 +216,8 @@ def _contents(row: Row) -> list[tuple[str, str]]:
 def _num_predicted(example: Example) -> int:
     """Labels that are predicted: the first token of a row is predicted from nothing."""
     return sum(label != NOT_TRAINED for label in example.labels[1:])
+
+
+def _same(row: Sequence[Example]) -> bool:
+    """Whether truncation has left two answers that do not differ."""
+    return len(row) > 1 and row[0] == row[1]

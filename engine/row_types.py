@@ -1,4 +1,4 @@
-"""What a line of a training file can be: a conversation, plain text, or why it is neither."""
+"""What a line of a training file can be: a conversation, plain text, a preference, or why none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +7,17 @@ from typing import Any, Literal
 MAX_LINE_BYTES = 64 * 2**20
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
-RowFormat = Literal["messages", "prompt/completion", "text", "alpaca", "sharegpt"]
+RowFormat = Literal[
+    "messages", "prompt/completion", "text", "alpaca", "sharegpt", "preference", "openai preference"
+]
 ROW_FORMATS: dict[RowFormat, str] = {  # with the keys that they need
     "messages": "messages",
     "prompt/completion": "prompt, completion",
     "text": "text",
     "alpaca": "instruction, output",
     "sharegpt": "conversations",
+    "preference": "chosen, rejected",
+    "openai preference": "input, preferred_output, non_preferred_output",
 }
 JSON_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
 JSON_NAMES |= {list: "a list", dict: "an object", type(None): "null"}
@@ -78,6 +82,24 @@ class PlainText:
 Row = Conversation | PlainText
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """Two answers to one prompt, each with the prompt before it: one is better than the other."""
+
+    format: RowFormat
+    chosen: Row
+    rejected: Row
+    ignored_keys: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> tuple[tuple[str, Row], tuple[str, Row]]:
+        """Both answers by their names, the better one first."""
+        return ("chosen", self.chosen), ("rejected", self.rejected)
+
+
+AnyRow = Row | Preference
+
+
 class Unusable(Exception):
     """Carries a RowProblem out of the nested readers to `parse_row`."""
 
@@ -96,12 +118,15 @@ def surplus(row: Mapping[str, Any], known: set[str]) -> set[str]:
     return {key for key, value in row.items() if value is not None} - known
 
 
-def said(row: Row) -> tuple[Any, list[bool]]:
+def said(row: AnyRow) -> tuple[Any, list[Any]]:
     """What a row says, as JSON-ready values, and which turns train: the same for rows that differ
     in their format alone.
 
     A prompt with its completion says what a user's and an assistant's turn do.
     """
+    if isinstance(row, Preference):
+        contents, trained = zip(said(row.chosen), said(row.rejected), strict=True)
+        return contents, list(trained)
     if isinstance(row, Conversation):
         turns = [turn.to_dict() for turn in row.messages]
         tools = [dict(tool) for tool in row.tools]

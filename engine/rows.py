@@ -9,9 +9,20 @@ from typing import Any
 
 import orjson
 
+from .config import Objective
 from .messages import read_messages
 from .other_formats import read_alpaca, read_prompt_completion, read_sharegpt, read_text
-from .row_types import MAX_LINE_BYTES, ROW_FORMATS, Row, RowProblem, Unusable, kind
+from .preferences import PREFERENCES, read_preference
+from .row_types import (
+    MAX_LINE_BYTES,
+    ROW_FORMATS,
+    AnyRow,
+    Preference,
+    Row,
+    RowProblem,
+    Unusable,
+    kind,
+)
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_KEYS_SHOWN = 8
@@ -24,13 +35,48 @@ READERS: tuple[tuple[set[str], Callable[[dict[str, Any]], Row]], ...] = (
     ({"instruction", "output"}, read_alpaca),
     ({"text"}, read_text),
 )
-PREFERENCES = ({"chosen", "rejected"}, {"preferred_output"}, {"non_preferred_output"})
 
 
-def parse_row(line: bytes) -> Row | RowProblem:
-    """Read one JSON object: chat messages, prompt/completion, text, alpaca or sharegpt."""
+class RowReader:
+    """Reads the rows of a data set, all of which must serve one objective.
+
+    `objective` is what the rows are wanted for; where it was left open the first row decides.
+    """
+
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.objective: Objective | None = objective
+        self._given = objective is not None
+
+    def read(self, line: bytes) -> AnyRow | RowProblem:
+        """The row of a line, or why it is of no use."""
+        row = parse_row(line, self.objective)
+        if isinstance(row, RowProblem):
+            return row
+        serves: Objective = "dpo" if isinstance(row, Preference) else "supervised"
+        self.objective = self.objective or serves
+        return row if serves == self.objective else self._misplaced(row)
+
+    def _misplaced(self, row: AnyRow) -> RowProblem:
+        """A row that serves the other objective. What is trained on is never guessed."""
+        if isinstance(row, Preference):
+            said = "the row is a preference, and to train on all of it would teach the rejected "
+            said += "answer too; train with method dpo, or keep the good answers as messages"
+        else:
+            said = f"the row ({row.format}) has one answer, and dpo learns from pairs of them: "
+            said += f"wanted {ROW_FORMATS['preference']}"
+        if not self._given:
+            other = "supervised rows" if self.objective == "supervised" else "preferences"
+            said += f"; the rows before it are {other}, and a data set holds one kind"
+        return RowProblem(code="wrong_kind", message=said)
+
+
+def parse_row(line: bytes, objective: Objective | None = None) -> AnyRow | RowProblem:
+    """Read one JSON object: chat messages, prompt/completion, text, alpaca, sharegpt, preference.
+
+    A row that could be read either way is a preference where `objective` is dpo, else not.
+    """
     try:
-        return _read(_object(line))
+        return _read(_object(line), objective)
     except Unusable as unusable:
         return unusable.problem
 
@@ -49,10 +95,11 @@ def _object(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _read(row: dict[str, Any]) -> Row:
+def _read(row: dict[str, Any], objective: Objective | None) -> AnyRow:
     given = {key for key, value in row.items() if value is not None}
-    if "messages" not in given:
-        _refuse_preferences(row, given)
+    if given & PREFERENCES and ("messages" not in given or objective == "dpo"):
+        return read_preference(row)
+    _refuse_judgements(row, given)
     for keys, read in READERS:
         if keys <= given:
             return read(row)
@@ -63,9 +110,8 @@ def _read(row: dict[str, Any]) -> Row:
     raise Unusable("unknown_format", said)
 
 
-def _refuse_preferences(row: dict[str, Any], given: set[str]) -> None:
-    """Rows that say what not to answer too: to train on all they hold would teach the wrong."""
-    judged = {"prompt", "completion"} <= given and isinstance(row.get("label"), bool)
-    if judged or any(keys <= given for keys in PREFERENCES):
-        said = "the row holds preferences, which supervised training cannot use; keep the answers "
-        raise Unusable("unsupported_format", said + "that are good, as messages or completions")
+def _refuse_judgements(row: dict[str, Any], given: set[str]) -> None:
+    """Answers with a verdict: to train on all of them would teach the bad ones too."""
+    if {"prompt", "completion"} <= given and isinstance(row.get("label"), bool):
+        said = "the row's label says whether its completion is good, which no method here uses; "
+        raise Unusable("unsupported_format", said + "keep the good ones, without a label")

@@ -19,7 +19,7 @@ from .box import detect_box
 from .calibration import measure_once
 from .checkpoint import LoopState, as_begun
 from .config import TrainConfig
-from .data import TokenDataset
+from .data import open_rows
 from .errors import StateLost
 from .hf_config import build_config
 from .methods import method_spec
@@ -59,8 +59,8 @@ def run_job(
     spec = method_spec(read_model_spec(model_dir), config)
     build_config(spec)  # refused now rather than after the import
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
-    data = TokenDataset.open(Path(config.dataset))
-    eval_data = TokenDataset.open(Path(config.eval_dataset)) if config.eval_dataset else None
+    data = open_rows(config, config.dataset)
+    eval_data = open_rows(config, config.eval_dataset) if config.eval_dataset else None
     commit = last_commit(volumes, name)
     resumes = commit is not None
     refuse_lost_state(run_dir, config, resumes)

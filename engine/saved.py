@@ -43,11 +43,11 @@ def attention_bytes(spec: ModelSpec, width: int, row_tokens: int) -> int:
 
 def expert_bytes(spec: ModelSpec, width: int) -> int:
     """Bytes per token that a mixture saves besides its experts' intermediates: what goes into and
-    comes out of each expert of a token, where it belongs, and the router's scores."""
+    comes out of each expert of a token, where it belongs, and the router's scores and logits."""
     if spec.experts is None:
         return 0
     each = 2 * spec.hidden_size * width + 12 * 8
-    return spec.experts.per_token * each + 3 * 4 * spec.experts.count
+    return spec.experts.per_token * each + (3 * 4 + width) * spec.experts.count
 
 
 def adapter_bytes(spec: ModelSpec, width: int) -> int:

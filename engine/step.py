@@ -26,10 +26,12 @@ from .workspace import Workspace
 class StepOutcome:
     """What a step did. `skipped`: the gradient was not finite and nothing was changed.
 
+    `balance_loss` is that of a mixture's experts, where it is part of what is minimised.
     `pending` is the update that the next step, or a sweep, owes the records.
     """
 
     loss_sum: float
+    balance_loss: float | None
     num_trained: int
     num_correct: int
     grad_norm: float
@@ -71,6 +73,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     spans = phase_seconds(visits, compute.marks)
     return StepOutcome(
         loss_sum=float(compute.sums.loss),
+        balance_loss=compute.balance.loss(),
         num_trained=compute.sums.num_trained,
         num_correct=int(compute.sums.correct),
         grad_norm=settled.norm,

@@ -9,13 +9,15 @@ from torch import Tensor
 from headrace.storage import Fence
 
 from .activations import Activations, DeviceActivations, HostActivations
+from .balance import step_balance
 from .clip import clip_factor
 from .data import Microbatch
 from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
 from .homes import Way
-from .layer import Weights, backward, param_views
+from .layer import Weights, param_views
+from .layer_graph import LayerGraph, backward, forward_graph
 from .model import RecordKind, RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
@@ -59,7 +61,8 @@ class StepCompute(ForwardCompute):
         self._inputs = inputs
         self._loss_scale = 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
         self._activations = self._new_activations()
-        self._kept: dict[int, tuple[Weights, list[tuple[Tensor, Tensor]]]] = {}
+        self._kept: dict[int, tuple[Weights, list[LayerGraph]]] = {}
+        self.balance = step_balance(work.spec.experts, inputs.microbatches, work.device)
         self._gradients = Gradients(work)
         self._settled: Settled | None = None
         self._one = torch.ones((), device=work.device)
@@ -103,11 +106,10 @@ class StepCompute(ForwardCompute):
         weights = self.work.module.leaves(layout, self._layer_weights(layout, slot, own))
         graphs = []
         for m, hidden in self.hidden.items():
-            inputs = hidden.detach().requires_grad_()
-            with torch.enable_grad():
-                output = self.work.module.forward(layout, weights, inputs, self.positions[m])
-            graphs.append((inputs, output))
-            self.hidden[m] = output.detach()
+            graph = forward_graph(self.work.module, layout, weights, hidden, self.positions[m])
+            self.balance.count(m, graph.routed)
+            graphs.append(graph)
+            self.hidden[m] = graph.output.detach()
         self._kept[i] = (weights, graphs)
 
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
@@ -151,12 +153,12 @@ class StepCompute(ForwardCompute):
             weights = work.module.leaves(layout, self._layer_weights(layout, slot))
         for m in self.chosen(visit):
             if graphs is None:
-                inputs = self._activations.fetch(i, m).detach().requires_grad_()
-                with torch.enable_grad():
-                    output = work.module.forward(layout, weights, inputs, self.positions[m])
+                hidden = self._activations.fetch(i, m)
+                graph = forward_graph(work.module, layout, weights, hidden, self.positions[m])
             else:
-                inputs, output = graphs[m]
-            self._grad_hidden[m], grads = backward(output, inputs, weights, self._grad_hidden[m])
+                graph = graphs[m]
+            routers = self.balance.gradients(m, graph.routed)
+            self._grad_hidden[m], grads = backward(graph, weights, self._grad_hidden[m], routers)
             for name, value in grads.items():
                 accumulators[name] += value
         if not self._is_last(visit):

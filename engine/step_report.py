@@ -73,6 +73,7 @@ class StepClock:
             total_steps=total_steps,
             epoch=epoch,
             loss=outcome.loss_sum / max(1, outcome.num_trained),
+            router_aux_loss=outcome.balance_loss,
             grad_norm=outcome.grad_norm,
             clip_factor=outcome.clip_factor,
             learning_rate=learning_rate,

@@ -4,7 +4,7 @@ A strategy says where state may live and settles choices that are otherwise the 
 no bit of the result. What the run itself says goes before what its strategy says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,23 +95,16 @@ STRATEGIES: Mapping[StrategyName, Strategy] = {
 }  # fmt: skip
 
 
+class StrategyConflict(ValueError):
+    """A strategy and the rest of a run contradict each other; the message says what to leave."""
+
+
 def with_strategy(spec: ModelSpec, config: TrainConfig) -> TrainConfig:
     """The config with what its strategy settles, where the run itself has left it open.
 
-    ValueError when the state shall live where the strategy has none, or when weights are frozen
-    that it trains.
+    StrategyConflict when the run asks for what the strategy, by its own rule, cannot do.
     """
     strategy = STRATEGIES[config.strategy]
-    whole = strategy.order == "microbatches" or strategy.caches_weights
-    if whole and len(spec.trained) < len(spec.records):
-        raise ValueError(
-            f"strategy {config.strategy} trains every weight, and here some are frozen; use auto"
-        )
-    if config.state_tier != "auto" and config.state_tier not in strategy.tiers:
-        raise ValueError(
-            f"strategy {config.strategy} keeps state on {' or '.join(strategy.tiers)}, and "
-            f"state_tier is {config.state_tier}; leave one of them out"
-        )
     is_open = {
         name: value
         for name, value in strategy.settings.items()
@@ -119,7 +112,46 @@ def with_strategy(spec: ModelSpec, config: TrainConfig) -> TrainConfig:
     }
     if config.optimizer_host_share is not None:
         is_open.pop("optimizer_device", None)
-    return replace(config, **is_open)
+    settled = replace(config, **is_open)
+    for conflict in _conflicts(strategy, spec, settled):
+        raise StrategyConflict(f"strategy {config.strategy} {conflict}")
+    return settled
+
+
+def _conflicts(strategy: Strategy, spec: ModelSpec, config: TrainConfig) -> Iterator[str]:
+    """What a run asks for that would be dropped in silence if its strategy were followed."""
+    late = strategy.order == "microbatches" or strategy.caches_weights
+    if late and len(spec.trained) < len(spec.records):
+        yield "trains every weight, and here some are frozen; use auto"
+    if strategy.order == "microbatches" and spec.experts is not None and spec.experts.balance:
+        yield (
+            "ends one microbatch before it begins the next, and the loss that balances experts "
+            "goes by all tokens of a step; use another, or set router_aux_loss_coef to 0"
+        )
+    if config.state_tier != "auto" and config.state_tier not in strategy.tiers:
+        yield (
+            f"keeps state on {' or '.join(strategy.tiers)}, and state_tier is "
+            f"{config.state_tier}; leave one of them out"
+        )
+    if late and config.clip_way != "serial":
+        yield (
+            f"updates when all gradients are known, and clip_way is {config.clip_way}; leave one "
+            f"of them out"
+        )
+    if strategy.order == "microbatches" and config.recompute == "none":
+        yield "recomputes every layer, and recompute is none; leave one of them out"
+    early = config.clip_way == "speculative" and strategy.tiers == ("nvme",)
+    if early and config.commit_every_steps > 1:
+        yield (
+            "updates on NVMe in the backward pass, beside what is committed, so it commits every "
+            "step, and this run does not; leave the strategy or the rarer commits out"
+        )
+    updated_there = config.optimizer_device == "host" or config.optimizer_host_share
+    if updated_there and "host" not in strategy.tiers:
+        yield (
+            "keeps no state in host memory, and that alone is what the processor updates; leave "
+            "optimizer_device or optimizer_host_share out"
+        )
 
 
 def may_live(config: TrainConfig) -> tuple[Tier, ...]:

@@ -154,7 +154,9 @@ class Workspace:
         )
         shape = (spec.vocab_size, spec.hidden_size)
         self.table = self._empty(shape, self.dtype)
-        self.table_grad = self._empty(shape, torch.float32) if spec.trains_table else None
+        self.table_grad: Tensor | None = None
+        if spec.trains_table:
+            self.table_grad = self._empty(shape, torch.float32)
         self.layer_grad = self._empty((plan.device_bytes["layer_grad"] // 4,), torch.float32)
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
@@ -235,8 +237,10 @@ class Workspace:
         return table[param.row_start : param.row_start + param.shape[0]]
 
     def close(self) -> None:
-        """Free the arena; views of it must not be used any more."""
+        """Free the memory; views of it must not be used any more."""
         self._stack.close()
+        self.table = self.layer_grad = self.norm_grad = self.layer_weights = torch.empty(0)
+        self.table_grad = None
         self.ring = []
         self.grad_buffers.clear()
         self.homes = {}
@@ -246,6 +250,8 @@ class Workspace:
         self.cached = {}
         self.resident_grads = {}
         self.activation_slot = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what comes next will ask for other sizes
 
     def __enter__(self) -> Self:
         return self

@@ -26,6 +26,7 @@ from .lockfile import LockFile
 from .model_names import base_models
 from .preparer import Preparer, accept, refusal_of
 from .run_events import failure_event, result_event
+from .run_settings import PLACEMENT
 from .schemas import parse_create
 from .settings import Settings
 from .site import Site, probe_volumes
@@ -136,13 +137,14 @@ def find_file(name: str, param: str, beside: Path | None) -> Path:
 
 
 def job_name(asked: Mapping[str, Any], sources: Sources, site: Site) -> str:
-    """A name that is the same for the same request, files and place; budgets may differ.
+    """A name that is the same for the same request, files and place; budgets and strategy may
+    differ.
 
     Data count by their content, the model's files by name, size and time of change: another model
     in the same place is another job.
     """
     digest = hashlib.sha256()
-    fixed = {name: value for name, value in asked.items() if not name.endswith("_bytes")}
+    fixed = {name: value for name, value in asked.items() if name not in PLACEMENT}
     place = [str(sources.model_dir.resolve()), site.device, list(site.volumes)]
     stamps = list(model_stamps(sources.model_dir))
     digest.update(json.dumps([fixed, place, stamps], sort_keys=True).encode())
@@ -188,14 +190,15 @@ def prepare(
 
 
 def read_config(asked: Mapping[str, Any], site: Site, job_dir: Path) -> TrainConfig:
-    """The prepared configuration, with the budgets of this call."""
+    """The prepared configuration, with the budgets and the strategy of this call."""
     spec = read_json(job_dir / "spec.json")
     assert spec is not None, job_dir
-    budgets = {
+    placement = {
         "device_bytes": within(asked, "device_bytes", site.device_bytes),
         "host_bytes": within(asked, "host_bytes", site.host_bytes),
+        "strategy": asked.get("strategy") or "auto",
     }
-    return TrainConfig.from_dict({**spec, **budgets})
+    return TrainConfig.from_dict({**spec, **placement})
 
 
 @contextmanager

@@ -26,8 +26,8 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
     would pass 10,000 steps. learning_rate: the multiplier times 1e-5, of adapters times 2e-4.
     max_seq_len: what the model can do. gradient_accumulation_steps: microbatches of up to 4 rows.
     packing: on, in microbatches of as many tokens as so many of the longest rows take, once the
-    rows are known. adapter: rank 16, alpha twice the rank, on every projection; the base of qlora
-    is nf4.
+    rows are known. router_aux_loss_coef: None, as the model's config says. adapter: rank 16, alpha
+    twice the rank, on every projection; the base of qlora is nf4.
     """
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
@@ -46,6 +46,7 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "weight_decay": asked.get("weight_decay") or 0.0,
         "max_grad_norm": asked.get("max_grad_norm") or 1.0,
         "clip_mode": asked.get("clip_mode") or "exact",
+        "router_aux_loss_coef": asked.get("router_aux_loss_coef"),
         "gradient_accumulation_steps": min(
             batch, asked.get("gradient_accumulation_steps") or auto_accumulation
         ),

@@ -16,6 +16,7 @@ from headrace.engine import (
     JobSize,
     ModelError,
     ModelSpec,
+    StrategyConflict,
     TrainConfig,
     UnknownFamily,
     fit_microbatch,
@@ -143,12 +144,14 @@ def train_values(
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
+        "router_aux_loss_coef": settled.get("router_aux_loss_coef"),  # likewise
         **method_values(settled),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
+        "strategy": body.get("strategy") or "auto",
         "volumes": site.volumes,
         "calibrate": site.calibrate,
         **free_values(body),
@@ -197,8 +200,11 @@ def estimate_plan(
         fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
     except CannotFit as e:
-        hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
-        raise ApiError(400, f"The job cannot fit: {e}.", code="cannot_fit", hint=hint) from e
+        param, hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
+        message = f"The job cannot fit: {e}."
+        raise ApiError(400, message, param=param, code="cannot_fit", hint=hint) from e
+    except StrategyConflict as e:
+        raise ApiError(400, f"{e}.", param="strategy", code="strategy_conflict") from e
     except ValueError as e:
         raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
     report = plan_report(
@@ -209,11 +215,13 @@ def estimate_plan(
 
 def what_fits(
     spec: ModelSpec, config: TrainConfig, site: Site, *, longest_row_tokens: int
-) -> str | None:
-    """The nearest values that would fit, each by itself, by the names of a create body."""
+) -> tuple[str | None, str | None]:
+    """The field to blame where it is one, and the nearest values that would fit, each by itself, by
+    the names of a create body."""
     nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
     found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
-    return f"What would fit, each by itself: {', '.join(found)}." if found else None
+    hint = f"What would fit, each by itself: {', '.join(found)}." if found else None
+    return "strategy" if "strategy" in nearest else None, hint
 
 
 def find_warnings(body: Mapping[str, Any], survey: Survey, site: Site) -> list[str]:

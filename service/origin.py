@@ -14,11 +14,10 @@ from .job_state import has_state, spec_of
 from .jobs import JobRecord
 from .journal import Journal
 from .model_names import find_model
-from .run_settings import checkpoint_values, free_values, shown_settings
+from .run_settings import PLACEMENT, checkpoint_values, free_values, shown_settings
 from .settings import Settings
 
-BUDGETS: tuple[str, ...] = ("device_bytes", "host_bytes")
-FREE = ("priority", "limits", "metadata", "suffix", "export", *BUDGETS,
+FREE = ("priority", "limits", "metadata", "suffix", "export", *PLACEMENT,
         "commit_every", "durability", "keep_commits")  # fmt: skip
 FREE_HYPERPARAMETERS = (
     "eval_every",
@@ -69,9 +68,12 @@ def follow(
 
 def continued_spec(job: JobRecord, old_spec: Mapping[str, Any]) -> dict[str, Any]:
     """The TrainConfig of a job that goes on with another's state, from that one's."""
-    budgets = {name: job.request[name] for name in BUDGETS if name in job.request}
     free = {**free_values(job.request), **checkpoint_values(job.hyperparameters)}
-    return {**old_spec, **free, **budgets}
+    return {**old_spec, **free, **_placement(job.request)}
+
+
+def _placement(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: request[name] for name in PLACEMENT if name in request}
 
 
 def _go_on(
@@ -97,7 +99,7 @@ def _go_on(
     kept = {name: value for name, value in old.request.items() if name not in FREE}
     given = {name: body[name] for name in FREE if name in body}
     request = {**kept, **given, "resume_from": old.id}
-    values = {**spec, **free_values(request)}
+    values = {**spec, **free_values(request), **_placement(request)}
     return Continuation(
         body=request,
         state_name=old.state_name,

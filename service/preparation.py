@@ -113,6 +113,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
                 train_on=request.train_on,  # type: ignore[arg-type]
                 batch_rows=config.batch_rows,
                 microbatch_rows=config.microbatch_rows,
+                objective=config.objective,
                 index=training if first else None,
                 training=None if first else training,
             )
@@ -125,7 +126,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
     if request.validation_file and valid:
         tokenize(request.validation_file, "validation_file", valid)
     emit(RunEvent(type="phase", message="planning"))
-    lengths = RowLengths.read(dataset, valid)
+    lengths = RowLengths.read(config)
     job = JobSize(trained_share=trained.trained_tokens / trained.tokens)
     return _fit(config, spec, Box.from_dict(request.box), lengths, job, emit)
 

@@ -16,6 +16,7 @@ COLUMNS = (
     "step",
     "train_loss",
     "train_accuracy",
+    "router_aux_loss",
     "valid_loss",
     "valid_mean_token_accuracy",
     "learning_rate",

@@ -5,6 +5,7 @@ from typing import Any
 
 NEVER = 2**31 - 1  # steps; more than a run has
 SHOWN = ("device", "compute_dtype", "state_format", "deterministic", "device_bytes", "host_bytes")
+PLACEMENT = ("device_bytes", "host_bytes", "strategy")  # asked for by these names, changes no bit
 
 
 def checkpoint_values(settled: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def shown_settings(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
     """
     return {
         **{name: values[name] for name in SHOWN},
+        "strategy": values.get("strategy", "auto"),  # jobs from before there was a choice
         "durability": _durability(values),
         "keep_commits": values["keep_commits"],
         "export": [{"format": _export_format(values), "dtype": values["export_dtype"]}],

@@ -10,10 +10,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 from pydantic import model_validator as validator
 
+from headrace.engine import StrategyName
+
 from .errors import ApiError
 from .job_parts import Adapter, CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
+STRATEGY = (
+    "A published system's way to place state and order work, where the rest of the request leaves "
+    "it open. It changes no bit of the result. auto: the placement with the shortest predicted step"
+)
 NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
 Key = Annotated[Text, StringConstraints(max_length=64)]
 Value = Annotated[Text, StringConstraints(max_length=512)]
@@ -40,6 +46,7 @@ class Hyperparameters(Strict):
     weight_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
     max_grad_norm: Positive | None = None
     clip_mode: Literal["exact", "lagged", "per_layer", "none"] | None = None
+    router_aux_loss_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     gradient_accumulation_steps: Count | None = None
     packing: Literal["on", "off"] | None = None
     microbatch_tokens: Count | None = None
@@ -125,6 +132,7 @@ class CreateJob(Strict):
     compute_dtype: Literal["float32", "bfloat16"] | None = None
     state_format: Literal["exact", "q8", "economy", "sr_bf16", "sr_q8"] | None = None
     deterministic: bool | None = None
+    strategy: Annotated[StrategyName, Field(description=STRATEGY)] | None = None
     commit_every: Count | None = None
     durability: Annotated[
         Literal["step", "none"] | CommitEvery | None, BeforeValidator(check_durability)

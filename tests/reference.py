@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from headrace.engine import TokenDataset, TrainConfig, num_steps, read_model_spec
@@ -32,11 +33,13 @@ NamedTensors = dict[str, Tensor]
 class ReferenceRun:
     """What a run did and left behind. Tensors are fp32 on the CPU, by the checkpoint's names.
 
-    `losses` (mean per trained token of the step) and `grad_norms` (before clipping) have one entry
-    a step. `eval_losses` maps a step to the evaluation loss after it; 0 is before training.
+    `losses` (mean per trained token of the step), `aux_losses` (of a mixture whose experts are
+    balanced, without their coefficient) and `grad_norms` (before clipping) have one entry a step.
+    `eval_losses` maps a step to the evaluation loss after it; 0 is before training.
     """
 
     losses: list[float]
+    aux_losses: list[float]
     grad_norms: list[float]
     eval_losses: dict[int, float]
     state: NamedTensors
@@ -76,11 +79,15 @@ def train_reference(
         num_epochs=config.num_epochs,
         max_steps=config.max_steps,
     )
-    losses, norms, eval_losses = [], [], {}
+    losses, aux_losses, norms, eval_losses = [], [], [], {}
     for step in range(total + 1):
         if step > 0:
             batches = step_microbatches(dataset, padded(config), step=step)
             losses.append(_accumulate_gradients(model, dataset, batches))
+            if coefficient := balance_coefficient(model, config):
+                loss = balance_loss(model, dataset, batches)
+                torch.autograd.backward(coefficient * loss)
+                aux_losses.append(float(loss.detach()))
             norms.append(float(clip_grad_norm_(trained.values(), clip)))
             optimizer.param_groups[0]["lr"] = learning_rate(step, total, config)
             if math.isfinite(norms[-1]):
@@ -92,6 +99,7 @@ def train_reference(
     moments = {names[param]: values for param, values in optimizer.state.items()}
     return ReferenceRun(
         losses=losses,
+        aux_losses=aux_losses,
         grad_norms=norms,
         eval_losses=eval_losses,
         state=as_stored(model, trained),
@@ -226,6 +234,32 @@ def read_checkpoint(model_dir: Path) -> NamedTensors:
     for shard in sorted(Path(model_dir).glob("*.safetensors")):
         tensors |= load_file(shard)
     return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def balance_coefficient(model: PreTrainedModel, config: TrainConfig) -> float:
+    """What transformers would multiply a mixture's auxiliary loss with; 0 where it adds none."""
+    if config.router_aux_loss_coef is not None:
+        return config.router_aux_loss_coef
+    if not getattr(model.config, "output_router_logits", False):
+        return 0.0
+    return float(model.config.router_aux_loss_coef)
+
+
+def balance_loss(
+    model: PreTrainedModel, dataset: TokenDataset, batches: list[Microbatch]
+) -> Tensor:
+    """transformers' auxiliary loss of a mixture, of the step's rows as one padded batch."""
+    rows = [torch.from_numpy(dataset.row(i)[0]) for batch in batches for i in batch.row_indices]
+    ids = pad_sequence(rows, batch_first=True)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    found = model(
+        input_ids=ids.to(model.device),
+        attention_mask=mask.to(model.device),
+        use_cache=False,
+        output_router_logits=True,
+    )
+    loss: Tensor = found.aux_loss
+    return loss
 
 
 def _clip_norm(config: TrainConfig) -> float:

@@ -51,7 +51,7 @@ def test_a_contender_runs_in_a_process_of_its_own_and_one_that_takes_too_long_is
     results = tmp_path / "results.jsonl"
     common = ("--results", results, "--case", "smoke", "--least-seconds", "0")
     run_bench(monkeypatch, *common, "--who", "headrace-clipping")
-    run_bench(monkeypatch, *common, "--who", "pytorch", "--budget-seconds", "0.2")
+    run_bench(monkeypatch, *common, "--who", "pytorch", "--seconds", "0.2")
     good, ended = (json.loads(line) for line in results.read_text().splitlines())
     assert good["result"]["limit"]["ratio_to_moved"] > 0 and good["result"]["ways"] == ["serial"]
     assert ended["failed"] == "no result within 0 s"
@@ -93,3 +93,26 @@ def test_a_table_shows_the_last_result_of_each(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     assert "8.000 s/step" in table(path) and "7.000" not in table(path)
+
+
+def test_a_base_that_training_writes_and_a_budget_that_is_passed_are_told() -> None:
+    result = {"num_params": 70, "num_trained_params": 2, "device_used_gib": 24.5,
+              "host_peak_gib": 47.0, "written_bytes": {"frozen": 4}}  # fmt: skip
+    assert promises("70b-qlora", {"headrace": row("70b-qlora", "headrace", **result)}) == [
+        "MISSED: device 24.50 GiB (promised at most 24)",
+        "holds: host 47.00 GiB (promised at most 48)",
+        "MISSED: 4 bytes of what is frozen written by training",
+    ]
+
+
+def test_a_contender_with_adapters_tells_its_memory_and_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_bench(monkeypatch, "--results", tmp_path / "rows.jsonl", "--case", "smoke-qlora")
+    said = capfd.readouterr()
+    assert "step 2 of 2" in said.err and "frozen 0, weights" in said.out
+    (found,) = (json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert found["result"]["written_bytes"]["weights"] > 0
+    assert found["result"]["num_trained_params"] < found["result"]["num_params"]
+    lines = promises("smoke-qlora", {"headrace": found})
+    assert len(lines) == 3 and all(line.startswith("holds") for line in lines)

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from bench import device_memory
+from bench.watch import PeakMemory
 
 MIB = 2**20
 
 
 def test_the_peak_is_above_what_was_used_at_the_start() -> None:
     used = iter([100, 150, 130, 120])
-    peak = device_memory.PeakMemory(lambda: next(used))
+    peak = PeakMemory(lambda: next(used))
     assert [peak.sample(), peak.sample(), peak.sample()] == [50, 30, 20]
     assert peak.bytes == 50
 
@@ -37,4 +38,4 @@ def test_a_budget_that_fails_is_said_and_does_not_hold(
     command = ["--device", "cpu", "--shape", "huge", "--budget", "1MiB"]
     monkeypatch.setattr(sys, "argv", ["device_memory", *command])
     assert device_memory.main() == 1
-    assert "1MiB: failed with exit code 1" in capsys.readouterr().err
+    assert "1MiB: failed (1)" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import typer
 from ..client import Client, Refused
 from .body import job_body, with_uploads
 from .exports import copy_export, fetch_export
-from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
+from .options import DEFAULT_URL, JobId, Json, Strategy, TokenFile, Url, connect
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .plan_view import show_plan
 from .watch import exit_code, watch_job, watch_json
@@ -34,6 +34,7 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
     ] = None,
+    strategy: Strategy = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Say what it would be and cost; make no job.")
     ] = False,
@@ -44,7 +45,8 @@ def submit(
 ) -> None:
     """Upload the rows and submit a fine-tuning job."""
     given = {"model": model, "training_file": train, "validation_file": valid}
-    body = job_body(job_file, {**given, "suffix": suffix, "seed": seed}, settings or [])
+    given |= {"suffix": suffix, "strategy": strategy}
+    body = job_body(job_file, {**given, "seed": seed}, settings or [])
     with connect(url, token_file) as client:
         body = with_uploads(body, client, beside=job_file)
         if plan_only:

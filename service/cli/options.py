@@ -57,6 +57,14 @@ Volumes = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        help="Place state and order work as that system does: resident, zero_offload, "
+        "zero_infinity, megatrain, teraio, memascend, ratel, superoffload or unified; auto is the "
+        "shortest step. It changes no bit of the result."
+    ),
+]
 ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800MB or 2GiB.")]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .body import parse_setting
-from .options import ByteSize, Device, Json, Volumes
+from .options import ByteSize, Device, Json, Strategy, Volumes
 from .output import CliError, Exit, human_bytes, print_json
 from .plan_view import show_plan, show_schemes
 from .serve import Config, DataDir, load_settings
@@ -53,6 +53,7 @@ def plan(
     microbatch_rows: MicrobatchRows = None,
     tokens: Tokens = 2048,
     steps: Steps = None,
+    strategy: Strategy = None,
     settings: Settings = None,
     schemes: Schemes = False,
     params: Params = None,
@@ -81,7 +82,7 @@ def plan(
     )  # fmt: skip
     found = _find_box(box, here, (device_price, host_price, volumes_price))
     if job_file is not None:
-        report = _of_job(job_file, model, here, found)
+        report = _of_job(job_file, model, strategy, here, found)
     elif schemes:
         report = _compare(found, params or _spec(shape, layers, model).num_params, rows * tokens)
         print_json(report) if as_json else show_schemes(report)
@@ -89,6 +90,7 @@ def plan(
     else:
         values = dict(map(parse_setting, settings or []))
         values |= {"batch_rows": rows, "microbatch_rows": microbatch_rows or rows}
+        values |= {} if strategy is None else {"strategy": strategy}
         values |= {"device_bytes": here.device_bytes, "host_bytes": here.host_bytes}
         report = _of_shape(_spec(shape, layers, model), found, values, tokens, steps)
     print_json(report) if as_json else show_plan(report)
@@ -170,7 +172,9 @@ def _nearest(spec: "ModelSpec", config: "TrainConfig", tokens: int, box: "Box") 
     return f". What would fit: {', or '.join(texts)}" if texts else ""
 
 
-def _of_job(job_file: Path, model: Path | None, here: Any, box: "Box") -> dict[str, Any]:
+def _of_job(
+    job_file: Path, model: Path | None, strategy: str | None, here: Any, box: "Box"
+) -> dict[str, Any]:
     """The plan of a create body, as the daemon would answer it."""
     from ..errors import ApiError
     from ..foreground import find_sources
@@ -181,7 +185,8 @@ def _of_job(job_file: Path, model: Path | None, here: Any, box: "Box") -> dict[s
     from .job_file import read_job_file
 
     try:
-        asked = parse_create(read_job_file(job_file)).body()
+        body = read_job_file(job_file) | ({} if strategy is None else {"strategy": strategy})
+        asked = parse_create(body).body()
         sources = find_sources(asked, here, model, job_file.absolute().parent)
         return plan_object(asked, resolve_job(asked, sources, Site.of(here).on(box)))
     except ApiError as error:

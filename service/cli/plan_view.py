@@ -51,6 +51,7 @@ def _facts(
     facts = [
         ["model", str(model)],
         ["box", f"{box} ({whence})"],
+        ["strategy", _strategy(plan["strategy"])],
         ["state format", _formats(plan)],
         ["state of records", homes],
         ["layers kept, not recomputed", str(len(plan["keep_layers"]))],
@@ -85,6 +86,14 @@ def _formats(plan: dict[str, Any]) -> str:
     own = plan["state_format"]
     others = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != own)
     return f"{own}, {sizes[own]} (as {others})"
+
+
+def _strategy(name: str) -> str:
+    """The strategy and its rule."""
+    from headrace.engine import STRATEGIES
+
+    rules: dict[str, str] = {known: one.rule for known, one in STRATEGIES.items()}
+    return f"{name}: {rules[name]}" if name in rules else name
 
 
 def _wear(wear: dict[str, Any]) -> str:

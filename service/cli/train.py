@@ -10,7 +10,7 @@ import typer
 from ..client import ServerEvent
 from ..rates import Rates
 from .job_file import read_job_file
-from .options import ByteSize, Device, Json, Volumes
+from .options import ByteSize, Device, Json, Strategy, Volumes
 from .output import CliError, Exit, console, print_json
 from .progress import Progress
 from .serve import Config, DataDir, load_settings
@@ -30,6 +30,7 @@ def train(
         Path | None, typer.Option(help="The model's directory, in place of the name in the job.")
     ] = None,
     state_format: StateFormat = None,
+    strategy: Strategy = None,
     config: Config = None,
     data_dir: DataDir = None,
     volume: Volumes = None,
@@ -43,12 +44,7 @@ def train(
     The files that the job names are local ones. Ctrl-C finishes the step in hand and commits; a
     second one ends at once.
     """
-    from headrace.engine import CannotFit, ModelError, NotFinite, SettingsChanged, StateLost
-    from headrace.storage import StoreError
-
-    from ..errors import ApiError
     from ..foreground import train_foreground
-    from ..lockfile import LockHeld
 
     settings = load_settings(
         config,
@@ -58,9 +54,9 @@ def train(
         device_bytes=device_bytes,
         host_bytes=host_bytes,
     )
+    instead = {"state_format": state_format, "strategy": strategy}
     body = read_job_file(job_file)
-    if state_format is not None:
-        body = {**body, "state_format": state_format}
+    body |= {name: value for name, value in instead.items() if value is not None}
     progress = Progress(job_id=job_file.stem, status="running")
     bar = None if as_json else Bar(progress, console())
     shown: AbstractContextManager[object] = bar or nullcontext()
@@ -73,9 +69,9 @@ def train(
                 beside=job_file.absolute().parent,
                 emit=printer(progress, bar),
             )
-    except (NotFinite, StateLost) as error:
+    except _failures() as error:
         raise CliError(str(error), Exit.FAILED) from error
-    except (ApiError, CannotFit, ModelError, SettingsChanged, StoreError, LockHeld) as error:
+    except _refusals() as error:
         raise CliError(str(error), Exit.REFUSED) from error
     result = done.result
     if as_json:
@@ -84,6 +80,25 @@ def train(
         where = result.export_dir or done.job_dir
         console().print(f"{result.outcome} at step {result.step}: {where}", markup=False)
     raise typer.Exit(Exit.OK if result.outcome == "succeeded" else Exit.UNFINISHED)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What ends a run that had begun."""
+    from headrace.engine import NotFinite, StateLost
+
+    return NotFinite, StateLost
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What a run is refused with, before it begins or goes on."""
+    from headrace.engine import CannotFit, ModelError, SettingsChanged, StrategyConflict
+    from headrace.storage import StoreError
+
+    from ..errors import ApiError
+    from ..lockfile import LockHeld
+
+    return (ApiError, CannotFit, ModelError, SettingsChanged, StoreError, StrategyConflict,
+            LockHeld)  # fmt: skip
 
 
 def printer(progress: Progress, bar: Bar | None) -> "Callable[[RunEvent], None]":

@@ -9,19 +9,15 @@ host are one memory, the resident memory above that after the imports.
 
 import argparse
 import json
-import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import psutil
-import pynvml
 import torch
 
+from bench.contest import run_apart
 from bench.inputs import box, finish
+from bench.watch import PeakMemory, resident, used_on_gpu
 from headrace.engine import (
     Box,
     TrainConfig,
@@ -33,7 +29,6 @@ from headrace.storage import parse_bytes
 
 GIB = 2**30
 BUDGETS = ("8GiB", "16GiB", "24GiB", "48GiB")
-_EVERY_SECONDS = 0.005
 
 
 def main() -> int:
@@ -45,13 +40,8 @@ def main() -> int:
     runs = []
     for budget in arguments.budget or BUDGETS:
         given = [*sys.argv[1:], "--child", budget]
-        command = [sys.executable, "-m", "bench.device_memory", *given]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, check=False, timeout=arguments.seconds
-        )
-        last = done.stdout.decode().strip().splitlines()[-1:]
-        found = json.loads(last[0]) if done.returncode == 0 else {"failed": done.returncode}
-        runs.append({"budget": budget, **found})
+        done = run_apart("bench.device_memory", given, limit=arguments.seconds)
+        runs.append({"budget": budget, **done.pop("result", {}), **done})
         print(line(runs[-1]), file=sys.stderr, flush=True)
     holds = all(run.get("holds", False) for run in runs)
     shown = {name: str(value) for name, value in vars(arguments).items()}
@@ -83,7 +73,7 @@ def parse_arguments() -> argparse.Namespace:
 def measure(arguments: argparse.Namespace, budget: int) -> dict[str, Any]:
     """A few steps within the budget, the microbatch as large as fits; bytes."""
     cuda = arguments.device == "cuda"
-    with PeakMemory(_used_on_gpu() if cuda else _resident) as peak:
+    with PeakMemory(used_on_gpu() if cuda else resident) as peak:
         if cuda:
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
@@ -140,55 +130,10 @@ def make_config(arguments: argparse.Namespace, budget: int) -> TrainConfig:
     return fit_microbatch(spec, config, longest_row_tokens=arguments.tokens_per_row, box=room)
 
 
-class PeakMemory:
-    """The most memory in use above that at the start, sampled in a thread; a context manager."""
-
-    def __init__(self, used: Callable[[], int]) -> None:
-        self._used = used
-        self._start = used()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
-        self.bytes = 0
-
-    def sample(self) -> int:
-        """Look now; bytes above the start."""
-        now = self._used() - self._start
-        self.bytes = max(self.bytes, now)
-        return now
-
-    def _watch(self) -> None:
-        while not self._over.wait(_EVERY_SECONDS):
-            self.sample()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.sample()
-        self._over.set()
-        self._thread.join()
-
-
-def _used_on_gpu() -> Callable[[], int]:
-    pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    return lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-
-
-def _resident() -> int:
-    return int(psutil.Process().memory_info().rss)
-
-
 def line(run: dict[str, Any]) -> str:
     """One budget, in GiB."""
     if "failed" in run:
-        return f"{run['budget']}: failed with exit code {run['failed']}"
+        return f"{run['budget']}: failed ({run['failed']})"
     values = {key: run[f"{key}_bytes"] / GIB for key in (
         "planned", "peak", "start_up", "peak_allocated", "peak_reserved"
     )}  # fmt: skip

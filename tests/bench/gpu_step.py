@@ -13,32 +13,31 @@ import argparse
 import json
 import os
 import platform
-import resource
-import signal
-import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
 import transformers
 
+from bench.contest import Clock, add_row, read_rows, run_apart, tell
 from bench.gpu_cases import CASES, HOST_BYTES, PEERS, PRODUCT, TABLE, Case
 from bench.gpu_peers import measure_deepspeed, measure_pytorch
 from bench.gpu_table import summary, table
 from bench.links import copy_limit_seconds, measure_copies, measure_drive
-from headrace.engine import TrainConfig, bench_step, shape_spec
+from bench.watch import PeakMemory, resident, used_on_gpu
+from headrace.engine import ModelSpec, TrainConfig, bench_step, method_spec, shape_spec
 from headrace.storage import VolumeConfig
 
 CHUNK_TOKENS = 4096
 # Bytes a parameter that must cross the link when all state is in host memory: the weights for the
 # forward pass and the state for the update up, the state down.
 UP_BYTES, DOWN_BYTES = 14, 12
-WORDS_OF_AN_ERROR = 1500
+LOOK_SECONDS = 0.02
+GIB = 2**30
 
 
 def main() -> int:
@@ -51,20 +50,18 @@ def main() -> int:
     if arguments.table:
         print(table(arguments.results))
         return 0
-    done = {(row["case"], row["who"]) for row in read_results(arguments.results)}
-    started = monotonic()
+    done = {(row["case"], row["who"]) for row in read_rows(arguments.results)}
+    clock = Clock(arguments.seconds)
     for case in arguments.case or TABLE:
         for who in arguments.who or contenders(CASES[case]):
-            left = arguments.budget_seconds - (monotonic() - started)
             if (case, who) in done:
                 continue
-            if left < arguments.least_seconds:
-                print(f"{case} {who}: left for the next run, {left:.0f} s are too few", flush=True)
+            if clock.left < arguments.least_seconds:
+                left = f"{clock.left:.0f} s are too few"
+                print(f"{case} {who}: left for the next run, {left}", flush=True)
                 continue
-            row = run_contender(case, who, arguments, limit=min(left, CASES[case].seconds))
-            arguments.results.parent.mkdir(parents=True, exist_ok=True)
-            with arguments.results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            row = run_contender(case, who, arguments, limit=min(clock.left, CASES[case].seconds))
+            add_row(arguments.results, row)
             print(summary(row), flush=True)
     return 0
 
@@ -85,7 +82,7 @@ def _arguments() -> argparse.Namespace:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the product"
     )
     parser.add_argument("--volume", type=Path, help="drive for state on NVMe; the temporary folder")
-    parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no more after")
+    parser.add_argument("--seconds", type=float, default=1e9, help="limit of all together")
     parser.add_argument("--least-seconds", type=float, default=30, help="what a contender needs")
     parser.add_argument("--child", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -93,49 +90,18 @@ def _arguments() -> argparse.Namespace:
 
 def contenders(case: Case) -> list[str]:
     """Who runs a case unless others are named."""
-    return [*case.peers, "headrace", "headrace-clipping"]
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """The rows of a results file that did not fail; none when it does not exist."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [row for row in rows if "failed" not in row]
+    return [*case.peers, *case.who]
 
 
 def run_contender(
     case: str, who: str, arguments: argparse.Namespace, *, limit: float
 ) -> dict[str, Any]:
-    """One contender in a fresh process, so that none inherits memory; its row of the results."""
+    """One contender in a fresh process; its row of the results."""
+    print(f"{case} {who}: at most {limit:.0f} s", file=sys.stderr, flush=True)
     given = [argument for argument in sys.argv[1:] if argument != "--table"]
-    command = [sys.executable, "-m", "bench.gpu_step", *given, "--child", case, who]
-    started = monotonic()
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(
-            command, stdout=output, stderr=errors, start_new_session=True, env=_child_environment()
-        )
-        try:
-            status: int | str = child.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            status = f"no result within {limit:.0f} s"
-        output.seek(0)
-        errors.seek(0)
-        last = output.read().decode().strip().splitlines()[-1:]
-        said = errors.read().decode(errors="replace").strip()[-WORDS_OF_AN_ERROR:]
-    row = {
-        "case": case,
-        "who": who,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "wall_seconds": round(monotonic() - started, 1),
-        "settings": asdict(CASES[case]),
-        "set": arguments.set,
-    }
-    if status == 0 and last:
-        return {**row, "result": json.loads(last[0])}
-    return {**row, "failed": str(status), "said": said}
+    done = run_apart("bench.gpu_step", [*given, "--child", case, who], limit=limit)
+    about = {"settings": asdict(CASES[case]), "set": arguments.set}
+    return {"case": case, "who": who, **about, **done}
 
 
 def _box(device: str) -> dict[str, Any]:
@@ -150,40 +116,37 @@ def _box(device: str) -> dict[str, Any]:
 
 
 def measure(case: Case, who: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time one contender: seconds a step (median), model TFLOPS by 6 N T / time, peak memory."""
+    """Time one contender: seconds a step (median), model TFLOPS by 6 N T / time, peak memory.
+
+    `device_used_gib` is the driver's count above that before CUDA was started, `host_peak_gib`
+    resident memory, pinned too, above that after the imports.
+    """
     steps = arguments.steps or case.steps
     on_gpu = case.device == "cuda"
-    before = _device_used() if on_gpu else 0
-    if who in PRODUCT:
-        result = _measure_product(case, PRODUCT[who], arguments, steps)
-    elif who == "deepspeed":
-        result = measure_deepspeed(case, steps)
-    else:
-        result = measure_pytorch(case, who, steps, arguments.peer_microbatch_rows)
-    flops = 6 * result["num_params"] * case.tokens / result["step_seconds"]
+    with ExitStack() as stack:
+        host = stack.enter_context(PeakMemory(resident, every_seconds=LOOK_SECONDS))
+        if on_gpu:
+            device = stack.enter_context(PeakMemory(used_on_gpu(), every_seconds=LOOK_SECONDS))
+        if who in PRODUCT:
+            result = _measure_product(case, PRODUCT[who], arguments, steps)
+        elif who == "deepspeed":
+            result = measure_deepspeed(case, steps)
+        else:
+            result = measure_pytorch(case, who, steps, arguments.peer_microbatch_rows)
+    # Of a frozen weight there is no gradient: 4 operations a token instead of 6.
+    trained = result.get("num_trained_params", result["num_params"])
+    flops = (4 * result["num_params"] + 2 * trained) * case.tokens / result["step_seconds"]
     reserved = torch.cuda.max_memory_reserved() if on_gpu else 0
     return {
         **result,
         "box": _box(case.device),
         "tflops": flops / 1e12,
         "tokens_per_second": case.tokens / result["step_seconds"],
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0,
-        "peak_reserved_gib": reserved / 2**30,
-        "device_used_gib": (_device_used() - before) / 2**30 if on_gpu else 0.0,
-        "host_peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "peak_gib": torch.cuda.max_memory_allocated() / GIB if on_gpu else 0.0,
+        "peak_reserved_gib": reserved / GIB,
+        "device_used_gib": device.bytes / GIB if on_gpu else 0.0,
+        "host_peak_gib": host.bytes / GIB,
     }
-
-
-def _device_used() -> int:
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
-def _child_environment() -> dict[str, str]:
-    """This process's, and where `bench` is to be found, however it was found here."""
-    known = os.environ.get("PYTHONPATH")
-    tests = str(Path(__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (tests, known)))}
 
 
 def product_config(case: Case, settings: dict[str, Any], arguments: argparse.Namespace) -> Any:
@@ -209,6 +172,11 @@ def product_config(case: Case, settings: dict[str, Any], arguments: argparse.Nam
     return TrainConfig(model="random", dataset="random", **values)
 
 
+def case_spec(case: Case, config: TrainConfig) -> ModelSpec:
+    """What the product trains in a case."""
+    return method_spec(shape_spec(case.shape, case.layers), config)
+
+
 def _measure_product(
     case: Case, settings: dict[str, Any], arguments: argparse.Namespace, steps: int
 ) -> dict[str, Any]:
@@ -223,22 +191,27 @@ def _measure_product(
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-step-", dir=arguments.volume) as folder:
         found = bench_step(
             config,
-            spec=shape_spec(case.shape, case.layers),
+            spec=case_spec(case, config),
             volumes=[VolumeConfig(path=Path(folder))],
             tokens_per_row=case.tokens_per_row,
             slots=(config.num_slots,),
             num_steps=steps,
             commit=case.commit,
+            tell=tell,
         )
     if case.limit == "drive":
         rates["mixed"].append(measure_drive(arguments.volume, num_bytes=drive_bytes))
     (run,) = found["runs"].values()
     result = {
         "num_params": found["num_params"],
+        "num_trained_params": found["num_trained_params"],
+        "pinned_gib": run["placement"]["total_host_bytes"] / GIB,
         "microbatch_rows": config.microbatch_rows,
         **{key: run[key] for key in (
-            "step_seconds", "all_step_seconds", "commit_seconds", "warm_seconds", "ways", "plan",
-            "placement", "link_bytes", "loss", "passes", "stall_read_seconds", "host_optimizer",
+            "start_seconds", "step_seconds", "planned_seconds", "all_step_seconds",
+            "commit_seconds", "warm_seconds", "ways", "plan", "placement", "link_bytes",
+            "imported_bytes", "written_bytes", "loss", "passes", "stall_read_seconds",
+            "host_optimizer",
         )},
     }  # fmt: skip
     if case.limit:

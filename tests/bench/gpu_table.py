@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_cases import CASES, TABLE
+from bench.gpu_cases import CASES, TABLE, Case
 
 Row = Mapping[str, Any]
 
@@ -16,16 +16,20 @@ def summary(row: Row) -> str:
     if "failed" in row:
         return f"{name}: failed ({row['failed']}) after {row['wall_seconds']} s\n{row['said']}"
     result = row["result"]
+    used = result.get("device_used_gib", 0.0)
     line = (
         f"{name}: {result['step_seconds']:.3f} s/step, {result['tflops']:.0f} model TFLOPS, "
         f"{result['tokens_per_second']:.0f} tokens/s, device {result['peak_gib']:.1f} GiB "
-        f"(reserved {result['peak_reserved_gib']:.1f}), host {result['host_peak_gib']:.1f} GiB; "
+        f"(reserved {result['peak_reserved_gib']:.1f}, used {used:.1f}), "
+        f"host {result['host_peak_gib']:.1f} GiB; "
         f"{row['wall_seconds']:.0f} s in all"
     )
     if "plan" in result:
         moved = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in result["link_bytes"].items() if v)
         ways = ", ".join(dict.fromkeys(result["ways"]))
         line += f"\n    {ways}; {result['plan']}; GB a step: {moved or 'none'}"
+    if "start_seconds" in result:
+        line += "\n    " + _written(result)
     if "limit" in result:
         limit = result["limit"]
         line += (
@@ -36,6 +40,18 @@ def summary(row: Row) -> str:
     return line
 
 
+def _written(result: Mapping[str, Any]) -> str:
+    """What steps and commits wrote on the volumes, and the times around them."""
+    steps = len(result["all_step_seconds"])
+    each = ", ".join(f"{k} {v / steps / 1e9:.4g}" for k, v in result["written_bytes"].items())
+    return (
+        f"GB written by a step and its commit: {each}; commit {result['commit_seconds']:.2f} s; "
+        f"planned {result['planned_seconds']:.2f} s/step; first step after "
+        f"{result['start_seconds']:.0f} s, {result['warm_seconds']:.1f} s long; "
+        f"{result['pinned_gib']:.1f} GiB of host memory for copies"
+    )
+
+
 def table(path: Path) -> str:
     """Every contender of every case, the last result of each, and what the case promises."""
     rows: dict[tuple[str, str], Row] = {}
@@ -43,7 +59,7 @@ def table(path: Path) -> str:
         row = json.loads(line)
         rows[row["case"], row["who"]] = row
     lines = []
-    for case in [*TABLE, "smoke"]:
+    for case in [*TABLE, *(name for name in CASES if name not in TABLE)]:
         found = {who: row for (name, who), row in rows.items() if name == case}
         if found:
             lines += [summary(row) for row in found.values()]
@@ -75,9 +91,27 @@ def promises(case: str, found: Mapping[str, Row]) -> list[str]:
         if deterministic:
             cost = deterministic["step_seconds"] / own["step_seconds"] - 1
             lines.append(f"deterministic costs {cost:.1%}")
+    if own:
+        lines += _within(wanted, own)
     if clipping and wanted.limit == "pcie":
         ratio = clipping["limit"]["ratio_to_moved"]
         lines.append(_judge("clipping, of the limit of its way", ratio, 0.90))
+    return lines
+
+
+def _within(wanted: Case, own: Mapping[str, Any]) -> list[str]:
+    """Whether the memory was enough, and nothing of what is frozen was written by training."""
+    lines = []
+    limits = {"device": ("device_used_gib", wanted.device_gib),
+              "host": ("host_peak_gib", wanted.host_gib)}  # fmt: skip
+    for what, (key, limit) in limits.items():
+        if limit is not None:
+            verdict = "holds" if own[key] <= limit else "MISSED"
+            lines.append(f"{verdict}: {what} {own[key]:.2f} GiB (promised at most {limit:g})")
+    if own.get("num_trained_params", own.get("num_params")) != own.get("num_params"):
+        frozen = own["written_bytes"]["frozen"]
+        verdict = "holds" if frozen == 0 else "MISSED"
+        lines.append(f"{verdict}: {frozen} bytes of what is frozen written by training")
     return lines
 
 

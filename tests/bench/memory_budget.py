@@ -8,20 +8,19 @@ The exit status is 1 when a budget is exceeded or a count is off by more than 2 
 
 import argparse
 import json
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.contest import run_apart
 from bench.inputs import MIB, add_run_arguments, box, finish, prepare_inputs, run_settings
 from bench.traffic import compare_traffic
+from bench.watch import Sampling, memory, reset_peak
 from headrace.engine import RunEvent, TrainConfig, read_model_spec
 
 SAMPLE_SECONDS = 0.02
 TRAFFIC_TOLERANCE = 0.02
+LIMIT_SECONDS = 24 * 3600
 
 
 def main() -> int:
@@ -33,11 +32,10 @@ def main() -> int:
     config = make_config(arguments)
     task = arguments.work_dir / "task.json"
     task.write_text(json.dumps(config.to_dict()))
-    command = [sys.executable, "-m", "bench.memory_budget", "--child", str(task)]
-    done = subprocess.run(command, stdout=subprocess.PIPE)
-    if done.returncode:
-        return done.returncode  # what went wrong is on its stderr, which is ours
-    measured = json.loads(done.stdout)
+    done = run_apart("bench.memory_budget", ["--child", str(task)], limit=LIMIT_SECONDS)
+    if "failed" in done:
+        return 2  # what went wrong it has said itself
+    measured = done["result"]
     budget = arguments.device_mib + arguments.host_mib
     steps, plan = measured.pop("steps"), measured.pop("plan")
     traffic = compare_traffic(read_model_spec(arguments.model), plan, steps)
@@ -96,7 +94,8 @@ def measure(task: Path) -> int:
     plan: dict[str, Any] = {}
     base = memory()["VmRSS"]
     reset_peak()
-    with sampling() as sampler:
+    sampler = Sampler()
+    with Sampling(sampler.sample, every_seconds=SAMPLE_SECONDS):
 
         def emit(event: RunEvent) -> None:
             if event.type == "phase":
@@ -127,18 +126,6 @@ def measure(task: Path) -> int:
     return 0
 
 
-def memory() -> dict[str, int]:
-    """Bytes of this process, by the names of /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    fields = (line.split() for line in lines if line.startswith(("VmRSS", "VmHWM", "Rss")))
-    return {name.rstrip(":"): int(kib) * 1024 for name, kib, _ in fields}
-
-
-def reset_peak() -> None:
-    """Let VmHWM start again from the present resident memory (proc_pid_clear_refs(5), 5)."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 class Sampler:
     """Peak resident bytes of each phase, as sampled; the phase is set from outside."""
 
@@ -156,25 +143,6 @@ class Sampler:
                 "file": (now["RssFile"] + now["RssShmem"]) / MIB,
             }
         self.peaks[self.phase] = max(self.peaks.get(self.phase, 0), now["VmRSS"])
-
-
-@contextmanager
-def sampling() -> Iterator[Sampler]:
-    """Sample from a thread until the block ends."""
-    sampler = Sampler()
-    ended = threading.Event()
-
-    def loop() -> None:
-        while not ended.wait(SAMPLE_SECONDS):
-            sampler.sample()
-
-    thread = threading.Thread(target=loop, name="memory sampler")
-    thread.start()
-    try:
-        yield sampler
-    finally:
-        ended.set()
-        thread.join()
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.gpu_cases import CASES, PRODUCT
-from bench.gpu_step import product_config
+from bench.gpu_step import case_spec, product_config
 from bench.inputs import box, finish
 from bench.trace_summary import STEP, VISIT, above_limit, summarise
-from headrace.engine import bench_step, shape_spec
+from headrace.engine import bench_step
 from headrace.engine.forward import ForwardCompute
 from headrace.storage import VolumeConfig
 
@@ -52,7 +52,7 @@ def main() -> int:
         traced = Traced(Path(folder) / "trace.json", case.device)
         found = bench_step(
             config,
-            spec=shape_spec(case.shape, case.layers),
+            spec=case_spec(case, config),
             volumes=[VolumeConfig(path=Path(folder))],
             tokens_per_row=case.tokens_per_row,
             slots=(config.num_slots,),

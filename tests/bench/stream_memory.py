@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.inputs import box
-from bench.memory_budget import memory, reset_peak
+from bench.watch import memory, reset_peak
 from headrace.storage import HostArena, HostSlot, RecordSpec, TensorSpec, TensorStore, VolumeConfig
 
 MIB = 1 << 20

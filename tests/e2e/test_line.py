@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from safetensors.numpy import load_file
 
 from headrace.engine import write_demo_data
@@ -68,8 +68,8 @@ def api_of(daemon: RunningDaemon) -> OpenAI:
     return OpenAI(base_url=f"{daemon.url}/v1", api_key="-")
 
 
-def create(api: OpenAI, house: House) -> str:
-    """Upload and submit, as any user of the OpenAI API would."""
+def create(api: OpenAI, house: House, **ours: Any) -> str:
+    """Upload and submit, as any user of the OpenAI API would; `ours` are Headrace's own fields."""
     train = api.files.create(file=house.train, purpose="fine-tune")
     valid = api.files.create(file=house.valid, purpose="fine-tune")
     hyperparameters: Any = {
@@ -84,6 +84,7 @@ def create(api: OpenAI, house: House) -> str:
         validation_file=valid.id,
         seed=11,
         method={"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
+        extra_body=ours,
     )
     return job.id
 
@@ -138,6 +139,19 @@ def test_job_with_a_killed_worker_ends_with_the_same_weights(
         job = finish(api, job_id)
         assert client.status()["worker"]["pid"] != killed
     assert [step["step"] for step in steps_of(api, job_id)] == list(range(1, STEPS + 1))
+    assert weights(daemon, job) == undisturbed.weights
+
+
+def test_a_job_by_another_strategy_ends_with_the_same_weights(
+    daemon: RunningDaemon, house: House, undisturbed: Finished
+) -> None:
+    api = api_of(daemon)
+    with pytest.raises(BadRequestError, match="by strategy megatrain needs") as refused:
+        create(api, house, strategy="megatrain", dry_run=True)
+    assert (refused.value.param, refused.value.code) == ("strategy", "cannot_fit")
+    job_id = create(api, house, strategy="memascend")
+    job = finish(api, job_id)
+    assert job.engine["settings"]["strategy"] == job.engine["plan"]["strategy"] == "memascend"
     assert weights(daemon, job) == undisturbed.weights
 
 

@@ -128,7 +128,7 @@ def test_microbatches_of_any_lengths_share_few_compiled_graphs(
 def test_a_layer_that_would_go_on_uncompiled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond torch's limit of forms it would, without a word and with other bits."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr("headrace.engine.layer._MAX_COMPILED", 2)
+    monkeypatch.setattr("headrace.engine.compiling._MAX_COMPILED", 2)
     spec = shape_spec("tiny", layers=1)
     module = LayerModule(spec, device=torch.device("cpu"), dtype=torch.float32, compile="static")
     layout = spec.of_kind("layer")[0]

@@ -145,7 +145,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping is 5.0"),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "spiral"}}}, "spiral"),
     ("olmo2", {"quantization_config": {"bits": 4}}, "quantization_config"),
-    ("mixtral", {"output_router_logits": True}, "output_router_logits is True"),
+    (
+        "mixtral",
+        {"output_router_logits": True, "router_aux_loss_coef": -1.0},
+        "router_aux_loss_coef is -1.0",
+    ),
+    ("qwen3_moe", {"output_router_logits": 1}, "output_router_logits is 1"),
     ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
     ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok 5"),
     ("qwen3_moe", {"mlp_only_layers": ["1"]}, "mlp_only_layers"),

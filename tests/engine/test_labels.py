@@ -8,7 +8,7 @@ from tokenizers import processors
 
 from headrace.engine.chat import NOT_TRAINED, Example, RenderProblem
 from headrace.engine.labels import render_row
-from headrace.engine.row_types import RowProblem
+from headrace.engine.row_types import Conversation, PlainText
 from headrace.engine.rows import parse_row
 from tiny import make_tokenizer
 
@@ -25,7 +25,7 @@ TURNS = [
 
 def rendered(tokenizer: Any, train_on: Any = "assistant", **row: Any) -> Example:
     parsed = parse_row(json.dumps(row).encode())
-    assert not isinstance(parsed, RowProblem), parsed
+    assert isinstance(parsed, Conversation | PlainText), parsed
     return render_row(tokenizer, parsed, train_on=train_on)
 
 

@@ -229,7 +229,7 @@ def test_a_budget_for_packed_rows_without_packing_is_refused() -> None:
 
 
 def test_the_padding_account_counts_what_padded_microbatches_compute(dataset: TokenDataset) -> None:
-    account = padding_account(dataset.lengths, batch_rows=5, microbatch_rows=2)
+    account = padding_account(dataset.offsets, 1, batch_rows=5, microbatch_rows=2)
     padded = Arrangement(seed=0, batch_rows=5, microbatch_rows=2)
     made = [one for step in (1, 2, 3) for one in step_microbatches(dataset, padded, step=step)]
     computed = sum(batch.ids.numel() for batch in made)

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.row_types import MAX_LINE_BYTES, Conversation, PlainText, RowProblem
+from headrace.engine.row_types import (
+    MAX_LINE_BYTES,
+    AnyRow,
+    Conversation,
+    PlainText,
+    Preference,
+    RowProblem,
+)
 from headrace.engine.rows import parse_row
 
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
 
-def parse(*messages: Any, **rest: Any) -> Conversation | PlainText | RowProblem:
+def parse(*messages: Any, **rest: Any) -> AnyRow | RowProblem:
     return parse_row(json.dumps({"messages": list(messages), **rest}).encode())
 
 
@@ -86,9 +93,7 @@ def test_keys_beyond_the_format_are_named() -> None:
         (b'{"mesages": []}', "unknown_format", "keys seen: mesages"),
         (b'{"question": "a", "answer": "b"}', "unknown_format", "alpaca (instruction, output)"),
         (b'{"text": null}', "unknown_format", "keys seen: text"),
-        (b'{"prompt": "a", "chosen": "b", "rejected": "c"}', "unsupported_format", "preferences"),
-        (b'{"input": {}, "preferred_output": []}', "unsupported_format", "preferences"),
-        (b'{"prompt": "a", "completion": "b", "label": false}', "unsupported_format", "prefer"),
+        (b'{"prompt": "a", "completion": "b", "label": false}', "unsupported_format", "label"),
         (b'{"messages": null, "x": 1}', "unknown_format", "keys seen: messages, x"),
         (b'{"messages": {}}', "bad_messages", "an object"),
         (b'{"messages": []}', "no_assistant", "assistant"),
@@ -139,7 +144,8 @@ def test_bad_tools_are_refused() -> None:
 
 
 KEYS = ["messages", "conversations", "prompt", "completion", "text", "instruction", "input"]
-KEYS += ["output", "system", "history", "tools", "label"]
+KEYS += ["output", "system", "history", "tools", "label", "chosen", "rejected"]
+KEYS += ["preferred_output", "non_preferred_output"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
     lambda inner: (
@@ -164,10 +170,10 @@ def test_no_json_at_all_makes_the_reader_fail(messages: Any, tools: Any) -> None
 @given(st.dictionaries(st.sampled_from(KEYS), JSON))
 def test_no_row_of_any_format_makes_the_reader_fail(row: Any) -> None:
     parsed = parse_row(json.dumps(row).encode())
-    assert isinstance(parsed, Conversation | PlainText | RowProblem)
+    assert isinstance(parsed, Conversation | PlainText | Preference | RowProblem)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_no_bytes_at_all_make_the_reader_fail(line: bytes) -> None:
-    assert isinstance(parse_row(line), Conversation | PlainText | RowProblem)
+    assert isinstance(parse_row(line), Conversation | PlainText | Preference | RowProblem)

@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from datasets import write_dataset
-from headrace.engine import CannotFit, TrainConfig, make_plan, read_model_spec, shape_spec
+from headrace.engine import (
+    CannotFit,
+    StrategyConflict,
+    TrainConfig,
+    make_plan,
+    method_spec,
+    nearest_fit,
+    plan_report,
+    read_model_spec,
+    shape_spec,
+)
 from headrace.engine.homes import Placement
-from headrace.engine.plan import Box
+from headrace.engine.plan import Box, Plan
 from headrace.engine.strategies import STRATEGIES, with_strategy
 from headrace.engine.strategy_bytes import formula_bytes
 from runs import Run, assert_same_state
@@ -101,11 +111,13 @@ def test_a_strategy_changes_no_bit_and_moves_what_its_formula_says(
         assert step[link]["payload_bytes"] == pytest.approx(wanted, rel=0.02), link
 
 
-def plan(strategy: str, **settings: Any):  # type: ignore[no-untyped-def]
-    spec = shape_spec("smollm2-135m")
+BOX = Box(device="cpu", device_bytes=2**33, host_bytes=2**33, volumes={"/d": 2**40})
+
+
+def plan(strategy: str, **settings: Any) -> Plan:
     config = TrainConfig(model="m", dataset="d", strategy=strategy, **settings)  # type: ignore[arg-type]
-    box = Box(device="cpu", device_bytes=2**33, host_bytes=2**33, volumes={"/d": 2**40})
-    return make_plan(spec, config, longest_row_tokens=128, box=box)
+    spec = method_spec(shape_spec("smollm2-135m"), config)
+    return make_plan(spec, config, longest_row_tokens=128, box=BOX)
 
 
 def test_what_the_run_says_goes_before_what_its_strategy_says() -> None:
@@ -114,15 +126,42 @@ def test_what_the_run_says_goes_before_what_its_strategy_says() -> None:
     assert len(plan("ratel", recompute="none").keep_layers) == 30
 
 
-def test_state_where_a_strategy_has_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="megatrain keeps state on host, and state_tier is nvme"):
-        plan("megatrain", state_tier="nvme")
+@pytest.mark.parametrize(
+    ("strategy", "settings", "said"),
+    [
+        ("megatrain", {"state_tier": "nvme"}, "keeps state on host, and state_tier is nvme"),
+        ("zero_infinity", {"freeze": ("*.mlp.*",)}, "trains every weight"),
+        ("zero_infinity", {"clip_way": "speculative"}, "when all gradients are known"),
+        ("zero_offload", {"clip_way": "deferred"}, "when all gradients are known"),
+        ("zero_infinity", {"recompute": "none"}, "recomputes every layer"),
+        ("ratel", {"commit_every_steps": 10}, "it commits every step"),
+        ("memascend", {"optimizer_device": "host"}, "no state in host memory"),
+        ("ratel", {"optimizer_host_share": 0.5}, "no state in host memory"),
+    ],
+)
+def test_what_a_strategy_could_not_follow_is_refused_rather_than_dropped(
+    strategy: str, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(StrategyConflict, match=f"strategy {strategy} .*{said}"):
+        plan(strategy, **settings)
 
 
 def test_a_strategy_that_does_not_fit_is_refused_though_another_would() -> None:
     plan("auto", host_bytes=700 * MIB)
-    with pytest.raises(CannotFit, match="of host memory"):
+    with pytest.raises(CannotFit, match="by strategy megatrain needs .* of host memory"):
         plan("megatrain", host_bytes=700 * MIB)
+    spec, config = shape_spec("smollm2-135m"), TrainConfig(model="m", dataset="d")
+    config = replace(config, strategy="megatrain", host_bytes=700 * MIB)
+    assert nearest_fit(spec, config, longest_row_tokens=128, box=BOX)["strategy"] == "auto"
+
+
+def test_auto_is_named_as_a_change_that_would_help() -> None:
+    spec = shape_spec("smollm2-135m")
+    config = TrainConfig(model="m", dataset="d", strategy="zero_infinity", microbatch_rows=1)
+    made = make_plan(spec, config, longest_row_tokens=128, box=BOX)
+    found = plan_report(made, spec, config, longest_row_tokens=128, box=BOX)
+    assert found["strategy"] == "zero_infinity"
+    assert "strategy auto" in [change["change"] for change in found["changes"]]
 
 
 def test_weights_that_stay_on_the_device_are_counted_there() -> None:

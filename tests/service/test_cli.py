@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from command import run
-from headrace.engine import NotFinite, SettingsChanged
+from headrace.engine import STRATEGIES, NotFinite, SettingsChanged
 from headrace.service.cli.output import Exit, human_bytes, human_seconds
 from headrace.service.settings import Settings
 from scripted_daemon import ScriptedDaemon
@@ -281,22 +281,34 @@ def test_a_run_that_ends_early_says_why_in_a_sentence(
     assert str(error) in capsys.readouterr().err
 
 
-def test_the_state_format_on_the_line_stands_in_for_the_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "in_the_file", "on_the_line"),
+    [("state_format", "exact", "sr_q8"), ("strategy", "ratel", "megatrain")],
+)
+def test_what_the_line_says_stands_in_for_the_jobs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, in_the_file: str, on_the_line: str
 ) -> None:
     asked: list[str] = []
 
     def see(body: dict[str, Any], **_: object) -> None:
-        asked.append(body["state_format"])
+        asked.append(body[name])
         raise NotFinite("seen")
 
     monkeypatch.setattr("headrace.service.foreground.train_foreground", see)
     job_file = tmp_path / "job.json"
-    job = {"model": "m", "training_file": "rows.jsonl", "state_format": "exact"}
+    job = {"model": "m", "training_file": "rows.jsonl", name: in_the_file}
     job_file.write_text(json.dumps(job))
-    run("train", job_file, "--data-dir", tmp_path, "--state-format", "sr_q8")
+    option = f"--{name.replace('_', '-')}"
+    run("train", job_file, "--data-dir", tmp_path, option, on_the_line)
     run("train", job_file, "--data-dir", tmp_path)
-    assert asked == ["sr_q8", "exact"]
+    assert asked == [on_the_line, in_the_file]
+
+
+@pytest.mark.parametrize("command", ["plan", "submit", "train"])
+def test_help_names_every_strategy(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--help") == Exit.OK
+    said = capsys.readouterr().out
+    assert all(name in said for name in STRATEGIES)
 
 
 def test_wrong_setting_names_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

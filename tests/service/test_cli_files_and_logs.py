@@ -83,9 +83,11 @@ def test_a_plan_is_asked_for_and_no_job_is_made(
     plan = {"object": "fine_tuning.plan", "model": "m", "plan": {"tiers": []}}
     daemon.answer("POST /v1/fine_tuning/plans", plan)
     command = ("submit", "--model", "m", "--train", "file-1", "--plan-only", "--json")
-    assert run(*command) == Exit.OK
+    assert run(*command, "--strategy", "ratel") == Exit.OK
     assert json.loads(capsys.readouterr().out) == plan
     assert [route for route, _ in daemon.asked] == ["POST /v1/fine_tuning/plans"]
+    (body,) = daemon.bodies("POST /v1/fine_tuning/plans")
+    assert body == {"model": "m", "training_file": "file-1", "strategy": "ratel"}
 
 
 def test_a_job_file_may_be_yaml(daemon: ScriptedDaemon, tmp_path: Path) -> None:

@@ -203,7 +203,8 @@ def test_the_table_for_people_says_what_it_is_worth(
               "--device-price", "3"])  # fmt: skip
     said = capsys.readouterr().out
     assert not ended.value.code
-    for words in ("planned from a description, not measured", "waits for", "of the drives' rated",
+    for words in ("placement with the shortest predicted step",
+                  "planned from a description, not measured", "waits for", "of the drives' rated",
                   "per million tokens", "What would help", "forward", "holds from"):  # fmt: skip
         assert words in said, words
 
@@ -214,6 +215,27 @@ def test_a_run_that_cannot_fit_is_refused_with_what_would(run: Run) -> None:
     assert code == Exit.REFUSED
     said = found["error"]["message"]
     assert "MiB on the device" in said and "What would fit: device_bytes" in said
+
+
+def test_a_strategy_is_planned_by_its_rule(run: Run) -> None:
+    asked = ("--shape", "llama3-8b", "--box", "h200-pcie", "--rows", 16, "--tokens", 512)
+    code, found = run(*asked, "--strategy", "zero_infinity")
+    assert code == Exit.OK
+    plan = found["plan"]
+    assert (plan["strategy"], set(plan["tiers"]), plan["order"]) == (
+        "zero_infinity", {"nvme"}, "microbatches",
+    )  # fmt: skip
+    code, found = run(*asked, "--strategy", "zero")
+    assert code == Exit.USAGE and "wanted one of auto, resident" in found["error"]["message"]
+
+
+def test_a_strategy_that_does_not_fit_or_is_contradicted_is_refused(run: Run) -> None:
+    asked = ("--shape", "llama3-8b", "--box", "rtx-4090", "--rows", 4, "--tokens", 512)
+    code, found = run(*asked, "--strategy", "resident")
+    said = found["error"]["message"]
+    assert code == Exit.REFUSED and "by strategy resident needs" in said and "strategy auto" in said
+    code, found = run(*asked, "--strategy", "ratel", "--set", "commit_every_steps=10")
+    assert code == Exit.USAGE and "commits every step" in found["error"]["message"]
 
 
 def test_a_job_file_is_planned_as_the_daemon_would(run: Run, tmp_path: Path) -> None:
@@ -228,6 +250,11 @@ def test_a_job_file_is_planned_as_the_daemon_would(run: Run, tmp_path: Path) -> 
     assert found["object"] == "fine_tuning.plan" and found["hyperparameters"]["n_epochs"] == 3
     assert found["plan"]["forecast"]["tokens_per_second"] > 0
     assert found["plan"]["longest_row_is_estimate"]
+    assert found["plan"]["strategy"] == found["settings"]["strategy"] == "auto"
+    code, found = run(tmp_path / "job.json", "--model", model, "--device", "cpu",
+                      "--volume", tmp_path, "--strategy", "memascend")  # fmt: skip
+    assert code == Exit.OK
+    assert found["plan"]["strategy"] == found["settings"]["strategy"] == "memascend"
 
 
 def test_what_is_neither_job_nor_shape_is_asked_for(run: Run) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fake_engine
-from headrace.engine import RunEvent
+from headrace.engine import RunEvent, RunResult, TrainConfig
 from headrace.service.errors import ApiError
 from headrace.service.event_log import EventReader
 from headrace.service.foreground import Foreground, train_foreground
@@ -30,6 +30,7 @@ class Case:
         self.root = tmp_path
         self.model_dir = model_dir
         self.told: list[RunEvent] = []
+        self.configs: list[TrainConfig] = []
         self.settings = Settings(data_dir=tmp_path / "data", device="cpu")
         (tmp_path / "data").mkdir()
         self.write_rows("a short answer")
@@ -39,6 +40,10 @@ class Case:
         (self.root / "rows.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
 
     def train(self, on_event: Any = None, **body: Any) -> Foreground:
+        def engine(config: TrainConfig, **given: Any) -> RunResult:
+            self.configs.append(config)
+            return fake_engine.run_job(config, **given)
+
         def emit(event: RunEvent) -> None:
             self.told.append(event)
             if on_event:
@@ -50,7 +55,7 @@ class Case:
             model_path=self.model_dir,
             beside=self.root,
             emit=emit,
-            engine=fake_engine.run_job,
+            engine=engine,
         )
 
     @property
@@ -72,9 +77,10 @@ def test_ctrl_c_commits_and_the_same_command_goes_on_then_is_done(case: Case) ->
     first = case.train(interrupt)
     assert (first.result.outcome, first.result.step) == ("interrupted", 2)
     assert signal.getsignal(signal.SIGINT) is before
-    second = case.train(host_bytes=10**9)
+    second = case.train(host_bytes=10**9, strategy="memascend")
     assert second.result.outcome == "succeeded" and second.job_dir == first.job_dir
     assert case.steps == [1, 2, 3, 4]
+    assert [config.strategy for config in case.configs] == ["auto", "memascend"]
     third = case.train()
     assert third.result == second.result and case.steps == [1, 2, 3, 4]
     assert "succeeded before" in case.told[-1].message

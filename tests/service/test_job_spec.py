@@ -132,6 +132,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "weight_decay": 0.01,
         "max_grad_norm": 0.5,
         "clip_mode": "none",
+        "router_aux_loss_coef": 0.0,
         "max_steps": 3,
         "loss_chunk": 64,
         "eval_every": 2,
@@ -155,6 +156,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "none")
     assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
     assert (config.packing, config.microbatch_tokens) == ("on", 100)
+    assert config.router_aux_loss_coef == 0
     assert (config.checkpoint_every_steps, config.keep_last) == (2, 4)
     assert (config.keep_best, config.checkpoint_every_minutes) == (2, 30)
     assert (config.early_stop_evals, config.early_stop_delta) == (3, 0.01)
@@ -209,6 +211,7 @@ def test_frozen_parameters_are_those_of_the_patterns(model_dir: Path, tmp_path: 
         ({"freeze": ["model.embed.*"]}, {}, "is the name of no parameter"),
         ({"adapter": {"type": "lora", "target_modules": "qkv"}}, {}, "'qkv' is the name of no"),
         ({"adapter": {"type": "lora"}, "freeze": ["*"]}, {}, "do not go together"),
+        ({"router_aux_loss_coef": 0.1}, {}, "has no experts to balance"),
         ({}, {"export": [{"format": "adapter"}]}, "the job trains none"),
     ],
 )
@@ -229,6 +232,45 @@ def test_the_state_format_that_is_asked_for_runs_and_is_shown(
     assert job.train_config_values["state_format"] == state_format
     assert job.settings["state_format"] == job.plan["state_format"] == state_format
     assert job.plan["state_bytes"]["q8"] < job.plan["state_bytes"]["exact"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "strategy"), [(None, "auto"), ("auto", "auto"), ("memascend", "memascend")]
+)
+def test_the_strategy_that_is_asked_for_runs_and_is_shown(
+    model_dir: Path, tmp_path: Path, asked: str | None, strategy: str
+) -> None:
+    job = resolve(model_dir, write_rows(tmp_path / "t.jsonl", 9), strategy=asked)
+    assert job.train_config_values["strategy"] == strategy
+    assert job.settings["strategy"] == job.plan["strategy"] == strategy
+    assert ("nvme" in job.plan["tiers"]) == (strategy == "memascend")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked", "top", "said"),
+    [
+        ("ratel", {}, {"commit_every": 5}, "it commits every step"),
+        ("zero_offload", {"adapter": {"type": "lora"}}, {}, "here some are frozen"),
+    ],
+)
+def test_a_strategy_that_the_rest_contradicts_is_refused_by_its_field(
+    model_dir: Path, tmp_path: Path, strategy: str, asked: Any, top: Any, said: str
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    error = refusal(model_dir, rows, asked, strategy=strategy, **top)
+    assert (error.param, error.code) == ("strategy", "strategy_conflict")
+    assert f"strategy {strategy} " in error.message and said in error.message
+
+
+def test_a_strategy_that_cannot_fit_is_to_blame_where_auto_would(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    room = resolve(model_dir, rows, strategy="memascend").plan["total_host_bytes"]
+    error = refusal(model_dir, rows, strategy="megatrain", host_bytes=room)
+    assert (error.param, error.code) == ("strategy", "cannot_fit")
+    assert "by strategy megatrain needs" in error.message
+    assert error.hint and "strategy auto" in error.hint
 
 
 @given(

@@ -1,6 +1,7 @@
 """What `resume_from` leads to: weights to start from, or a failed job's state to go on with."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,18 @@ FAILING = {"do": {"3": "fail"}}
 def test_a_job_goes_on_with_the_state_of_a_failed_one_to_the_same_weights(tmp_path: Path) -> None:
     async def check(daemon: Daemon) -> None:
         old = await failed_job(daemon)
-        made = await create(daemon, body_of(old, suffix="again", limits={"max_hours": 5}))
+        free = {"suffix": "again", "limits": {"max_hours": 5}, "strategy": "memascend"}
+        made = await create(daemon, body_of(old, **free))
         assert (made.seed, made.hyperparameters) == (
             job(daemon, old).seed,
             job(daemon, old).hyperparameters,
         )
+        assert made.engine["settings"]["strategy"] == "memascend"
         (daemon.settings.data_dir / "script.json").write_text("{}")
         done = await until_status(daemon, made.id, "succeeded", "failed")
         assert done.status == "succeeded", done.error
+        spec = json.loads((daemon.settings.jobs_dir / made.id / "spec.json").read_text())
+        assert spec["strategy"] == "memascend"
         committed = (daemon.settings.jobs_dir / old / "committed.json").read_text()
         assert f'"weight": {undisturbed_weight(4)}' in committed
         assert "step 3" in messages(daemon, made.id) and "step 2" not in messages(daemon, made.id)

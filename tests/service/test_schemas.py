@@ -106,6 +106,7 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"host_bytes": 1 << 64}, "host_bytes"),
         ({"commit_every": 10**20}, "commit_every"),
         ({"commit_every": 2, "durability": "step"}, "commit_every"),
+        ({"strategy": "zero"}, "strategy"),
         ({"durability": "often"}, "durability"),
         ({"durability": 3}, "durability"),
         ({"durability": {}}, "durability"),

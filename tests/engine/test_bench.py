@@ -1,0 +1,64 @@
+"""A timed step of random weights: what it writes is told by what it is, the base is none of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine import TrainConfig, bench_step, method_spec, shape_spec
+from headrace.storage import VolumeConfig
+
+MIB = 2**20
+STEPS = 2  # timed, and one before them
+
+
+def timed(folder: Path, **settings: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "batch_rows": 2, "microbatch_rows": 1, "device_bytes": 600 * MIB, "host_bytes": 600 * MIB,
+        "lora_rank": 4, **settings,
+    }  # fmt: skip
+    config = TrainConfig(model="random", dataset="random", **given)
+    lines: list[str] = []
+    found = bench_step(
+        config,
+        spec=method_spec(shape_spec("tiny", 3), config),
+        volumes=[VolumeConfig(path=folder)],
+        tokens_per_row=16,
+        slots=(2,),
+        num_steps=STEPS,
+        tell=lines.append,
+    )
+    assert lines[-1].startswith(f"step {STEPS + 1} of {STEPS + 1}")
+    return {**found["runs"]["2"], **{k: found[k] for k in ("num_params", "num_trained_params")}}
+
+
+@pytest.mark.parametrize("base", ["auto", "nf4", "int8"])
+@pytest.mark.parametrize("home", ["host", "nvme"])
+def test_steps_of_adapters_write_nothing_of_the_base(tmp_path: Path, home: str, base: str) -> None:
+    run = timed(tmp_path, method="lora", frozen_format=base, state_tier=home)
+    trained, written = run["num_trained_params"], run["written_bytes"]
+    commits = STEPS + 1
+    assert written["frozen"] == 0
+    # Gaps between parameters come on top of 4 bytes of weights and 8 of moments.
+    assert written["weights"] == pytest.approx(4 * trained * commits, rel=0.05)
+    assert written["moments"] == 2 * written["weights"]
+    assert 0 < written["overhead"] < 0.2 * written["weights"]
+    imported = run["imported_bytes"]["frozen"]
+    assert (imported > 0.5 * run["num_params"]) == (home == "nvme")
+
+
+def test_steps_of_all_of_a_model_write_their_weights_and_moments(tmp_path: Path) -> None:
+    run = timed(tmp_path, state_tier="nvme", max_grad_norm=1e9, clip_way="serial")
+    written = run["written_bytes"]
+    assert written["frozen"] == 0 and written["moments"] == 2 * written["weights"]
+    assert written["weights"] == pytest.approx(4 * run["num_params"] * (STEPS + 1), rel=0.02)
+
+
+def test_a_frozen_model_needs_room_on_the_volumes_where_it_lives_there_alone(
+    tmp_path: Path,
+) -> None:
+    whole = timed(tmp_path, method="lora", state_tier="nvme")
+    adapters = timed(tmp_path, method="lora", state_tier="host")
+    frozen = whole["placement"]["frozen_bytes"]
+    rooms = [one["placement"]["volume_bytes"] for one in (whole, adapters)]
+    assert rooms[0] - rooms[1] == pytest.approx(frozen, rel=0.02)

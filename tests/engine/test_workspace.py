@@ -1,0 +1,98 @@
+"""What a run allocated goes with the run, at once: nothing waits for the garbage collector."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from datasets import write_dataset
+from headrace.engine import TrainConfig, bench_step, read_model_spec
+from headrace.engine.mover import Mover
+from headrace.engine.step_compute import StepCompute
+from headrace.engine.workspace import Workspace
+from runs import Run
+from tiny import make_tiny_llama
+
+_Weak: Any = StorageWeakRef  # without types
+
+
+class Boom(RuntimeError):
+    """Planted in a stage."""
+
+
+def _boom(*arguments: Any) -> None:
+    raise Boom
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The large tensors of every workspace, without keeping them; the collector is off."""
+    found: list[Any] = []
+    enter = Workspace.__enter__
+
+    def look(work: Workspace) -> Workspace:
+        slab = work.ring[0].device.tensor(torch.uint8, 1)
+        kept = [slab, work.table, work.table_grad, work.layer_grad, work.norm_grad]
+        found.extend(_Weak(one.untyped_storage()) for one in kept if one is not None)
+        return enter(work)
+
+    monkeypatch.setattr(Workspace, "__enter__", look)
+    gc.collect()
+    gc.disable()
+    yield found
+    gc.enable()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("inputs")
+    model = make_tiny_llama(folder / "model", tied=False, seed=3)
+    return model, write_dataset(folder / "data", [9, 17, 5], vocab=384)
+
+
+def _bench(model: Any) -> None:
+    config = TrainConfig(
+        model="random",
+        dataset="random",
+        batch_rows=2,
+        microbatch_rows=1,
+        state_tier="nvme",
+        device_bytes=2**28,
+        host_bytes=2**28,
+    )
+    bench_step(config, spec=read_model_spec(model), tokens_per_row=8, slots=(2,), num_steps=1)
+
+
+def _is_free(held: list[Any]) -> bool:
+    assert held
+    return all(one.expired() for one in held)
+
+
+def test_memory_is_free_after_steps(held: list[Any], inputs: Any) -> None:
+    _bench(inputs[0])
+    assert _is_free(held)
+
+
+def test_memory_is_free_after_a_run(held: list[Any], inputs: Any, tmp_path: Any) -> None:
+    Run(tmp_path, *inputs, max_steps=2, batch_rows=3).go()
+    assert _is_free(held)
+
+
+@pytest.mark.parametrize(
+    ("where", "stage"), [(Mover, "read"), (Mover, "release"), (StepCompute, "visit")]
+)
+def test_memory_is_free_after_a_step_that_failed(
+    held: list[Any],
+    inputs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    where: Any,
+    stage: str,
+) -> None:
+    monkeypatch.setattr(where, stage, _boom)
+    with suppress(Boom):  # pytest.raises would keep the error, and with it every frame
+        _bench(inputs[0])
+    assert _is_free(held)
