@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import StrategyName, TrainConfig
-from .errors import NotFinite, SettingsChanged, StateLost
+from .errors import ExportMismatch, NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .cores import usable_cores
     from .data import TokenDataset
     from .demo_data import DemoData, write_demo_data
+    from .export_forms import exports_of
     from .host_optimizer import measure_cpu_optimizer
     from .methods import method_spec
     from .packing import RowLengths, settle_microbatch
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
-    from .store_export import export_store
     from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
     from .tokenizer import load_tokenizer, prepare_model
@@ -84,6 +84,7 @@ _HOMES = {
     "TokenDataset": "data",
     "num_steps": "row_order",
     "DemoData": "demo_data",
+    "exports_of": "export_forms",
     "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
@@ -106,7 +107,6 @@ _HOMES = {
     "source_dtype": "source",
     "load_tokenizer": "tokenizer",
     "prepare_model": "tokenizer",
-    "export_store": "store_export",
 }
 
 __all__ = [
@@ -117,6 +117,7 @@ __all__ = [
     "DataProblem",
     "DataReport",
     "DemoData",
+    "ExportMismatch",
     "FormCheck",
     "JobSize",
     "LinkReport",
@@ -156,7 +157,7 @@ __all__ = [
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
-    "export_store",
+    "exports_of",
     "fit_microbatch",
     "known_rates",
     "load_tokenizer",

@@ -25,6 +25,7 @@ StrategyName = Literal[
     "ratel", "superoffload", "unified",
 ]  # fmt: skip
 OptimizerDevice = Literal["auto", "device", "host"]
+GgufDtype = Literal["off", "auto", "float32", "float16", "bfloat16", "q8_0"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -85,6 +86,8 @@ class TrainConfig:
     early_stop_delta: float = 0.0  # better means lower by more than this
     export_dtype: ExportDtype = "auto"
     lora_export: LoraExport = "adapter"
+    export_gguf: GgufDtype = "off"  # a GGUF file of the whole model beside the export
+    check_export: bool = True  # read exports back and compare logits
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None

@@ -19,9 +19,8 @@ from .export import ReadPieces, check_space, flush, placed
 from .gguf_codec import TYPES, encode, row_bytes, type_of
 from .gguf_file import PIECE_ELEMENTS, pairs_first
 from .gguf_header import DEFAULT_ALIGNMENT, load_gguf_package
-from .gguf_metadata import model_metadata, rope_factors
+from .gguf_metadata import file_metadata, rope_factors
 from .gguf_names import ARCHITECTURES, ROPE_FACTORS, GgufPlace, places, stacks
-from .gguf_vocabulary import token_metadata
 from .model import ModelSpec, ParamSpec
 
 
@@ -63,12 +62,8 @@ def export_gguf(
     `name` is what the file calls the model. Rows of the pieces must come in whole heads. Raises
     ValueError, FileExistsError, NoSpace, and ModelError for what such a file cannot hold.
     """
-    if dtype not in TYPES:
-        raise ValueError(f"GGUF dtype is {dtype!r}; wanted one of {', '.join(TYPES)}")
+    metadata = file_metadata(spec, assets_dir=assets_dir, dtype=dtype, name=name)
     found = places(spec)
-    metadata = model_metadata(spec, dtype=dtype, name=name) | token_metadata(
-        assets_dir, vocab_size=spec.vocab_size, max_tokens=spec.max_positions
-    )
     factors = rope_factors(spec)
     tensors = _lay_out(spec, found, dtype, len(factors))
     with placed(target_dir) as folder:

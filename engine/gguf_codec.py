@@ -1,9 +1,8 @@
-"""Values as GGUF files keep them: rows of float32 to bytes and back, by the gguf package."""
+"""Values as GGUF files keep them: rows of float32 to bytes, by the gguf package."""
 
 from typing import Any
 
 import numpy as np
-import torch
 
 from .gguf_header import load_gguf_package
 from .model_files import ModelError
@@ -46,15 +45,6 @@ def encode(rows: Any, kind: str, name: str) -> Any:
         )
     coded = load_gguf_package().quantize(np.ascontiguousarray(rows), _kind(kind))
     return np.ascontiguousarray(coded).view(np.uint8).reshape(len(rows), -1)
-
-
-def rounded(values: torch.Tensor, kind: str) -> torch.Tensor:
-    """What a tensor (fp32, 1-D or 2-D, any device) is after it has been kept in that type."""
-    rows = values.detach().cpu().reshape(len(values), -1).numpy()
-    if values.dim() == 1:
-        rows = rows.reshape(1, -1)
-    kept = load_gguf_package().dequantize(encode(rows, kind, "of the check"), _kind(kind))
-    return torch.from_numpy(np.array(kept)).view_as(values).to(values.device)
 
 
 def _kind(name: str) -> Any:

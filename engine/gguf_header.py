@@ -48,7 +48,7 @@ def load_gguf_package() -> Any:
         import gguf
     except ModuleNotFoundError as e:
         raise ModelError(
-            "reading a GGUF file needs the gguf package: pip install 'headrace[gguf]'"
+            "a GGUF file needs the gguf package: pip install 'headrace[gguf]'"
         ) from e
     return gguf
 

@@ -5,13 +5,15 @@ are scaled. A model that differs from that would be read as another one, so it i
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .gguf_codec import TYPES
 from .gguf_header import load_gguf_package
 from .gguf_model import GEMMA3_WINDOWED_BASE, gemma_scalar
-from .gguf_names import ARCHITECTURES
+from .gguf_names import ARCHITECTURES, places
 from .gguf_rope import LLAMA3, llama3_factor
+from .gguf_vocabulary import token_metadata
 from .hf_config import build_config
 from .model import ModelSpec
 from .model_files import ModelError
@@ -19,8 +21,21 @@ from .model_files import ModelError
 _ROPE_TUNING = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 
 
-def model_metadata(spec: ModelSpec, *, dtype: str, name: str) -> dict[str, Any]:
-    """Every key but the tokenizer's. ModelError for what the architecture cannot express."""
+def file_metadata(spec: ModelSpec, *, assets_dir: Path, dtype: str, name: str) -> dict[str, Any]:
+    """Every key of a file that calls the model `name`; ValueError or ModelError when none can be.
+
+    `assets_dir` holds the tokenizer.
+    """
+    if dtype not in TYPES:
+        raise ValueError(f"GGUF dtype is {dtype!r}; wanted one of {', '.join(TYPES)}")
+    places(spec)
+    return _model(spec, dtype, name) | token_metadata(
+        assets_dir, vocab_size=spec.vocab_size, max_tokens=spec.max_positions
+    )
+
+
+def _model(spec: ModelSpec, dtype: str, name: str) -> dict[str, Any]:
+    """Every key but the tokenizer's."""
     arch = ARCHITECTURES[spec.family]
     config = build_config(spec)
     _check_family(spec, config, arch)

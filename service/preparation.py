@@ -17,6 +17,7 @@ from headrace.engine import (
     RowLengths,
     RunEvent,
     TrainConfig,
+    exports_of,
     fit_microbatch,
     load_tokenizer,
     make_plan,
@@ -85,7 +86,6 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
         assets = prepare_model(Path(request.model_dir), Path(request.cache_dir))
         tokenizer = load_tokenizer(assets)
         spec = read_model_spec(Path(request.model_dir))
-
     dataset, valid = job_dir / "dataset", job_dir / "valid" if request.validation_file else None
     config = TrainConfig.from_dict(
         {
@@ -97,6 +97,10 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             "compile_cache": str(Path(request.cache_dir) / "compiled"),
         }
     )
+    with _blaming(None):
+        trained_spec = method_spec(spec, config)
+    with _blaming("export"):
+        exports_of(config, trained_spec)
     training = RowIndex()
 
     def tokenize(file: str, param: str, target: Path) -> DataReport:

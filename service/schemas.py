@@ -13,7 +13,16 @@ from pydantic import model_validator as validator
 from headrace.engine import StrategyName
 
 from .errors import ApiError
-from .job_parts import Adapter, CommitEvery, EarlyStopping, Every, Export, Limits, check_durability
+from .job_parts import (
+    Adapter,
+    CommitEvery,
+    EarlyStopping,
+    Every,
+    Export,
+    Limits,
+    check_durability,
+    check_exports,
+)
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
 STRATEGY = (
@@ -139,7 +148,7 @@ class CreateJob(Strict):
     ] = None
     keep_commits: Annotated[int, Field(ge=0, le=16)] | None = None
     limits: Limits | None = None
-    export: Annotated[list[Export], Field(min_length=1, max_length=1)] | None = None
+    export: Annotated[list[Export], Field(min_length=1, max_length=2)] | None = None
     resume_from: Name | None = None
 
     @validator(mode="after")
@@ -155,6 +164,7 @@ class CreateJob(Strict):
         if self.commit_every is not None and self.durability is not None:
             message = "commit_every and durability say the same; give one of them."
             raise ApiError(400, message, param="commit_every", code="invalid_value")
+        check_exports(self.export)
         return self
 
     def body(self) -> dict[str, Any]:

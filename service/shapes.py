@@ -25,7 +25,7 @@ ORGANIZATION = "headrace"
 def job_object(
     job: JobRecord, *, place: Place | None = None, in_list: bool = False
 ) -> dict[str, Any]:
-    """A fine-tuning job; `engine` holds what only Headrace tells, in a list all but the plan."""
+    """A fine-tuning job; `engine` holds what only Headrace tells, in a list without what is long."""
     engine: dict[str, Any] = {
         "phase": job.phase,
         "started_at": job.started_at,
@@ -62,7 +62,7 @@ def job_object(
         "engine": {
             name: value
             for name, value in {**job.engine, **engine}.items()
-            if not (in_list and name == "plan")
+            if not (in_list and name in ("plan", "exports"))
         },
     }
 

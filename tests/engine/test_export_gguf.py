@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from headrace.engine import export_gguf as module
 from headrace.engine.export import export_checkpoint
@@ -21,48 +21,15 @@ from headrace.engine.source import read_model_spec
 from headrace.engine.weight_source import open_source
 from headrace.storage import NoSpace
 from runs import whole_params
-from tiny import make_tiny_llama, write_model
-from tiny_families import SHARED, WINDOW
+from tiny import make_tiny_llama
+from tiny_families import WINDOW
 from tiny_gguf import interleaved
+from tiny_gguf_families import CASES, LLAMA3, write_case
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
-# What readers of GGUF files take for granted of a family is as they take it.
-CASES: dict[str, dict[str, Any]] = {
-    "llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
-    "llama-3": {"head_dim": 64, "max_position_embeddings": 131072, "rope_parameters": LLAMA3},
-    "llama-linear": {"rope_scaling": {"rope_type": "linear", "factor": 2.5}},
-    "mistral": {"head_dim": 24, "sliding_window": None},
-    "qwen2": {"tie_word_embeddings": True},
-    "qwen2-yarn": {
-        "rope_scaling": {
-            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
-        },
-    },
-    "qwen3": {"head_dim": 128},
-    "qwen3_moe": {
-        "head_dim": 32, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 768,
-        "norm_topk_prob": True,
-    },
-    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 24},
-    "gemma2": {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": WINDOW},
-    "gemma3_text": {
-        "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": WINDOW,
-        "num_hidden_layers": 7,
-    },
-    "phi3": {"partial_rotary_factor": 0.5},
-    "olmo2": {},
-}  # fmt: skip
 # transformers' reader leaves out biases, rope scaling, partial rotary positions and Mixtral's
 # experts, and does not know OLMo 2.
 TRANSFORMERS_READS = ("mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text")
 KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0"}
-
-
-def write_case(folder: Path, case: str, **changes: Any) -> Path:
-    """The tiny model of a case."""
-    config_class = CONFIG_MAPPING[case.split("-")[0]]
-    return write_model(folder, config_class(**{**SHARED, **CASES[case], **changes}), seed=7)
 
 
 def export_copy(model_dir: Path, target: Path, *, dtype: str, pieces: int = 0) -> Path:

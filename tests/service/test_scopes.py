@@ -49,6 +49,8 @@ TABLE: dict[str, Scope | str] = {
     "GET /v1/fine_tuning/jobs/{job_id}/series": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/timeline": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/export": "read",
+    "GET /v1/fine_tuning/jobs/{job_id}/export/gguf": "read",
+    "GET /v1/fine_tuning/jobs/{job_id}/export/reports": "read",
     "GET /v1/models": "read",
     "GET /v1/models/{name}": "read",
     "DELETE /v1/models/{name}": "admin",
