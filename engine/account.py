@@ -79,6 +79,16 @@ def steps_between_commits(config: TrainConfig, step_seconds: float) -> float:
     return min(float(config.commit_every_steps), by_clock)
 
 
+def reference_seconds(step: StepCost, config: TrainConfig, job: JobSize) -> float:
+    """Of preferences: the forward pass over all rows before the first step, as often as a step's
+    in an epoch. The head's forward, which is in a step's backward phase, is small beside it."""
+    if config.objective != "dpo" or job.num_steps is None:
+        return 0.0
+    epochs = 1 if config.max_steps else config.num_epochs
+    forward = sum(phase.seconds for phase in step.phases if phase.phase == "forward")
+    return forward * math.ceil(job.num_steps / epochs)
+
+
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:
     """One commit: what lives above NVMe is written to it, after what is pending was updated."""
     records = zip(model.spec.records, placement.tiers, strict=True)

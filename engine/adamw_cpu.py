@@ -18,7 +18,7 @@ from .config import StateFormat
 from .cores import usable_cores
 from .ranges import RangePool
 from .rounding import RoundingKey
-from .state import LayerViews, MatrixViews, RecordViews, StateViews, rest_bits
+from .state import LayerViews, MatrixViews, RecordViews, StateViews, copy_state, rest_bits
 
 fused: Any
 _missing = ""
@@ -47,12 +47,19 @@ def cpu_kernel() -> CpuKernel:
     return CpuKernel(form="fused", why=f"compiled by numba in {fused.compile_seconds:.2f} s")
 
 
-def compile_update(state_format: StateFormat, grad_dtype: torch.dtype) -> None:
-    """Compile what a format's update needs, so that no step waits for it.
+def compile_update(
+    state_format: StateFormat, grad_dtype: torch.dtype, *, aside: bool = False
+) -> None:
+    """Compile what a format's update needs, so that no step waits for it; `aside`: into a second
+    version of the state.
 
     The exact kernels are compiled when they are imported, since every format uses them.
     """
-    if fused is None or state_format == "exact":
+    if fused is None:
+        return
+    if state_format == "exact":
+        if aside:
+            fused.aside_kernel(grad_dtype == torch.bfloat16)
         return
     from .compact_numba import compact_kernel
 
@@ -70,12 +77,19 @@ def adamw_cpu(
     scalars: AdamScalars,
     *,
     pool: RangePool | None = None,
+    source: RecordViews | None = None,
 ) -> None:
     """Update weights and moments in place with `grad * factor`, ranges shared by threads.
 
+    With a `source` the state before is read there, and stays as it is.
     `grad` is flat fp32 or bf16 in host memory, of the components' length; `factor` an fp32 value.
     """
     pool = pool or _all_cores()
+    if isinstance(source, StateViews) and isinstance(state, StateViews) and fused is not None:
+        adamw_fused_aside(pool, source, state, grad, factor, scalars)
+        return
+    if source is not None:
+        copy_state(source, state)
     if isinstance(state, LayerViews):
         count = state.matrices.hi.numel()
         update = compact_chunked if fused is None else compact_fused
@@ -98,15 +112,37 @@ def adamw_fused(
     """The update in one pass by numba's kernels; arguments as `adamw_cpu`."""
     bf16 = grad.dtype == torch.bfloat16
     kernel = fused.adamw_bfloat16 if bf16 else fused.adamw_float32
-    arrays = (
-        state.hi.view(torch.int16).numpy(),
-        state.lo.numpy(),
-        state.exp_avg.numpy(),
-        state.exp_avg_sq.numpy(),
-        (grad.view(torch.int16) if bf16 else grad).numpy(),
-    )
+    arrays = (*_arrays(state), _grad_array(grad))
     values = [np.float32(value) for value in (factor, *scalars.floats().values())]
     pool.run(grad.numel(), lambda start, stop: kernel(*arrays, start, stop, *values))
+
+
+def adamw_fused_aside(
+    pool: RangePool,
+    source: StateViews,
+    state: StateViews,
+    grad: Tensor,
+    factor: float,
+    scalars: AdamScalars,
+) -> None:
+    """The update from `source` into `state` in one pass; other arguments as `adamw_cpu`."""
+    bf16 = grad.dtype == torch.bfloat16
+    kernel = fused.aside_kernel(bf16)
+    arrays = (*_arrays(source), *_arrays(state), _grad_array(grad))
+    values = [np.float32(value) for value in (factor, *scalars.floats().values())]
+    pool.run(grad.numel(), lambda start, stop: kernel(*arrays, start, stop, *values))
+
+
+def _arrays(state: StateViews) -> tuple[np.ndarray[Any, Any], ...]:
+    hi = state.hi.view(torch.int16)
+    return hi.numpy(), state.lo.numpy(), state.exp_avg.numpy(), state.exp_avg_sq.numpy()
+
+
+def _grad_array(grad: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = (
+        grad.view(torch.int16) if grad.dtype == torch.bfloat16 else grad
+    ).numpy()
+    return array
 
 
 def adamw_chunked(

@@ -7,6 +7,7 @@ rounded. Importing this module compiles both kernels, so that no step waits for 
 
 import math
 from collections.abc import Callable
+from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -75,6 +76,63 @@ def _compile(widen: Callable[[Any], Any], grads: Any) -> Callable[..., None]:
         adamw_range
     )
     return compiled
+
+
+_BLOCK = 4096  # elements whose state stays in a core's first cache between copy and update
+
+
+@cache
+def aside_kernel(bf16_grad: bool) -> Callable[..., None]:
+    """The kernel that reads the state in other arrays (the first four), block by block.
+
+    It gives the bits of the one in place, since it is that one behind a copy within the cache.
+    """
+    update = adamw_bfloat16 if bf16_grad else adamw_float32
+
+    def aside(
+        from_his,
+        from_los,
+        from_ms,
+        from_vs,
+        his,
+        los,
+        ms,
+        vs,
+        gs,
+        start,
+        stop,
+        factor,
+        beta1,
+        one_minus_beta1,
+        beta2,
+        one_minus_beta2,
+        eps,
+        decay,
+        step_size,
+        root_scale,
+    ):
+        for first in range(start, stop, _BLOCK):
+            last = min(first + _BLOCK, stop)
+            _copy(from_his[first:last], his[first:last])
+            _copy(from_los[first:last], los[first:last])
+            _copy(from_ms[first:last], ms[first:last])
+            _copy(from_vs[first:last], vs[first:last])
+            update(
+                his, los, ms, vs, gs, first, last, factor, beta1, one_minus_beta1, beta2,
+                one_minus_beta2, eps, decay, step_size, root_scale,
+            )  # fmt: skip
+
+    grads = _int16s if bf16_grad else _float32s
+    state = (_int16s, _int16s, _float32s, _float32s)
+    signature = types.void(*state, *state, grads, types.intp, types.intp, *[types.float32] * 9)
+    compiled: Callable[..., None] = numba.njit(signature, nogil=True)(aside)
+    return compiled
+
+
+@numba.njit
+def _copy(source, target):
+    for i in range(len(target)):
+        target[i] = source[i]
 
 
 _started = perf_counter()

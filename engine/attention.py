@@ -7,6 +7,8 @@ of three ways, which the device, the dtype and compilation decide:
 - a GPU in half precision: one kernel for all, FlashAttention's of variable length;
 - otherwise, as it runs: PyTorch's fused attention, document by document, as if each came alone;
 - otherwise, when compiled: with a mask, since a loop would be compiled anew for every step.
+
+Where a text is generated, a row's next tokens attend to what their layer remembers of it, as well.
 """
 
 import math
@@ -17,6 +19,7 @@ from torch import Tensor, library
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from .recall import Recall
 from .sizes import FLASH_MAX_HEAD
 
 NAME = "headrace"
@@ -61,17 +64,23 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     documents: Documents | None = None,
+    recall: Recall | None = None,
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention, in the form that transformers calls; there is no dropout.
 
     `query` is (rows, heads, tokens, head), `key` and `value` with fewer heads where they are
     shared; a token sees itself and the `sliding_window - 1` before it. Without `documents` every
-    row is one; with them there is one row. Returns (rows, tokens, heads, head), contiguous.
+    row is one; with them there is one row. With `recall` the tokens are the next ones of rows, all
+    of a row or a single one. Returns (rows, tokens, heads, head), contiguous.
     """
     assert attention_mask is None, "what a token sees follows from documents and window alone"
     kind = _Kind(scaling, sliding_window, softcap)
-    if documents is None:
+    if recall is not None:
+        known = recall.extend(key, value)
+        rows = zip(torch.split(query, 1), known, strict=True)
+        output = torch.cat([_next(one, *seen, kind) for one, seen in rows]).transpose(1, 2)
+    elif documents is None:
         output = _causal(query, key, value, kind).transpose(1, 2)
     elif softcap is None and _has_flash(query):
         flat = [tensor.transpose(1, 2)[0] for tensor in (query, key, value)]
@@ -107,8 +116,21 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, kind: _Kind) -> Tensor:
     return _masked(query, key, value, _band(query, kind.window), kind)
 
 
+def _next(query: Tensor, keys: Tensor, values: Tensor, kind: _Kind) -> Tensor:
+    """Attention of a whole row, or of its newest token, to all of the row so far."""
+    if query.shape[2] == keys.shape[2]:
+        return _causal(query, keys, values, kind)
+    assert query.shape[2] == 1, "a row is continued token by token"
+    first = 0 if kind.window is None else max(0, keys.shape[2] - kind.window)
+    keys, values = keys[:, :, first:], values[:, :, first:]
+    if kind.softcap is None:
+        return scaled_dot_product_attention(query, keys, values, scale=kind.scale, enable_gqa=True)
+    all_of_them = torch.ones((1, keys.shape[2]), dtype=torch.bool, device=keys.device)
+    return _masked(query, keys, values, all_of_them, kind)
+
+
 def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, kind: _Kind) -> Tensor:
-    """Attention where the mask, (tokens, tokens), is true."""
+    """Attention where the mask, (tokens of the query, tokens), is true."""
     shared = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
     if kind.softcap is None:

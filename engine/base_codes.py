@@ -67,7 +67,8 @@ def decode_torch(codes: Tensor, scales: Tensor, out: Tensor, base: CodedFormat) 
     """The weights in plain torch, chunk by chunk: the CPU's way, and the kernels' twin."""
     for piece, coded, scale in _chunks(out, codes, scales, base):
         if base == "int8":
-            values = coded.float().div_(_INT8_STEPS)
+            # Torch would multiply by the reciprocal of a number on the GPU; a tensor it divides by.
+            values = coded.float().div_(torch.full((), float(_INT8_STEPS), device=coded.device))
         else:
             table = _values_on(scale.device)
             halves = torch.stack((coded >> 4, coded & 15), dim=1).view(-1)

@@ -193,9 +193,9 @@ def _time_steps(
             if timing.commit and pending is not None:
                 sweep(work, mover, pending)
                 pending = None
+            if timing.commit:  # what the processor still does belongs to this step
+                mover.host_updates.wait_all()
             seconds = perf_counter() - started
-        if timing.commit:  # what the processor still does belongs to this step
-            mover.host_updates.wait_all()
         after = {**work.store.stats().links, **work.transfer.stats()}
         steps.append(
             _Timed(
@@ -207,7 +207,7 @@ def _time_steps(
                     inputs.way,
                     outcomes[-1],
                     owed=inputs.pending is not None,
-                    committed=False,
+                    committed=timing.commit,
                 ).seconds,
                 commit_seconds=_commit(work, mover) if timing.commit else 0.0,
                 link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
@@ -266,7 +266,7 @@ def _run_result(
         "link_bytes": steps[-1].link_bytes,
         "plan": describe(work.plan),
         "placement": work.plan.to_dict(),
-        "loss": outcomes[-1].loss_sum / max(1, outcomes[-1].num_trained),
+        "loss": outcomes[-1].totals.loss,
     }
 
 

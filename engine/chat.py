@@ -7,58 +7,20 @@ the turn and with it, and both must be prefixes of the whole (or the template ma
 fails a check is refused with the reason.
 """
 
-import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any, Protocol
 from unicodedata import normalize
 
-from jinja2 import TemplateError
-
+from .example import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
+from .rendered import check_nothing_lost, what_was_said
 from .row_types import Conversation, Message
+from .template import Dialogue, open_dialogue
 
-NOT_TRAINED = -100
+__all__ = ["NOT_TRAINED", "ChatTokenizer", "Example", "RenderProblem", "render"]
+
 MARKED_TURNS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-
-class ChatTokenizer(Protocol):
-    """What is needed of a transformers tokenizer; it must be a fast one, which knows offsets."""
-
-    chat_template: Any
-    bos_token: str | None
-    bos_token_id: int | None
-    eos_token_id: int | None
-    all_special_ids: list[int]
-    all_special_tokens: list[str]
-    added_tokens_decoder: dict[int, Any]
-
-    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
-        """Render messages to text, or to ids with a mask of the marked turns."""
-
-    def __call__(self, text: str, **kwargs: Any) -> Any:
-        """Encode text to `input_ids` and `offset_mapping`."""
-
-    def decode(self, token_ids: Sequence[int], **kwargs: Any) -> str:
-        """The text of ids."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """Token ids of a whole conversation; `labels` equal them where trained, else are -100."""
-
-    ids: list[int]
-    labels: list[int]
-
-
-class RenderProblem(ValueError):
-    """A conversation that the model's template or tokenizer cannot carry unchanged."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,79 +54,40 @@ def render(
     token, or when the labelled ids do not decode to the assistant's text. With `everything` each
     token is labelled, whoever said it.
     """
-    text = _apply(tokenizer, conversation, len(conversation.messages))
-    _check_nothing_lost(conversation, text)
+    dialogue, text = open_dialogue(tokenizer, conversation)
+    notes = check_nothing_lost(conversation, text)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     rendered = _Rendered(text=text, ids=encoded["input_ids"], offsets=encoded["offset_mapping"])
     if rendered.ids[:2] == [tokenizer.bos_token_id] * 2:
         raise RenderProblem("double_bos", "the row begins with two beginning-of-text tokens")
     if everything:
-        return Example(ids=rendered.ids, labels=rendered.ids)
+        return Example(ids=rendered.ids, labels=rendered.ids, notes=notes)
     control = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     labels = [NOT_TRAINED] * len(rendered.ids)
-    for turn in _turns(tokenizer, conversation, rendered):
+    for turn in _turns(dialogue, conversation, rendered):
         end = _end_token(turn, rendered, control)
         _prove(tokenizer, turn, rendered, end)
         labels[turn.start : end + 1] = rendered.ids[turn.start : end + 1]
-    return Example(ids=rendered.ids, labels=labels)
+    return Example(ids=rendered.ids, labels=labels, notes=notes)
 
 
-def _apply(
-    tokenizer: ChatTokenizer, conversation: Conversation, num_messages: int, *, prompt: bool = False
-) -> str:
-    """The text of the first messages; with `prompt`, also the header of the assistant's answer."""
-    rendered = _call_template(
-        tokenizer, conversation, num_messages, tokenize=False, add_generation_prompt=prompt
-    )
-    assert isinstance(rendered, str)
-    return rendered
-
-
-def _call_template(
-    tokenizer: ChatTokenizer, conversation: Conversation, num_messages: int, **how: Any
-) -> Any:
-    messages = [message.to_dict() for message in conversation.messages[:num_messages]]
-    tools = [dict(tool) for tool in conversation.tools] or None
-    try:
-        return tokenizer.apply_chat_template(messages, tools=tools, **how)
-    except (TemplateError, TypeError, ValueError) as error:
-        message = f"the model's chat template does not accept the conversation: {error}"
-        raise RenderProblem("template_error", message) from error
-
-
-def _check_nothing_lost(conversation: Conversation, text: str) -> None:
-    """Every turn and every tool must be found in the rendered text."""
-    for i, message in enumerate(conversation.messages):
-        content = (message.content or "").strip()
-        quoted = json.dumps(content, ensure_ascii=False)[1:-1]  # some templates quote tool results
-        if content not in text and not (message.role == "tool" and quoted in text):
-            reason = f"the model's chat template loses or rewrites messages[{i}] ({message.role})"
-            raise RenderProblem("turn_lost", reason)
-    for tool in conversation.tools:
-        name = str(tool.get("function", tool).get("name", ""))
-        if name not in text:
-            reason = f"the model's chat template does not show the tool {name!r}; leave tools out"
-            raise RenderProblem("tools_lost", reason)
-
-
-def _turns(
-    tokenizer: ChatTokenizer, conversation: Conversation, rendered: _Rendered
-) -> list[_Turn]:
-    if MARKED_TURNS.search(str(tokenizer.chat_template)):
-        return _marked_turns(tokenizer, conversation, rendered)
+def _turns(dialogue: Dialogue, conversation: Conversation, rendered: _Rendered) -> list[_Turn]:
+    if MARKED_TURNS.search(str(dialogue.tokenizer.chat_template)):
+        return _marked_turns(dialogue, conversation, rendered)
     trained = [i for i, message in enumerate(conversation.messages) if message.trained]
-    return [_turn_by_prefix(tokenizer, conversation, rendered, i) for i in trained]
+    return [_turn_by_prefix(dialogue, conversation, rendered, i) for i in trained]
 
 
 def _turn_by_prefix(
-    tokenizer: ChatTokenizer, conversation: Conversation, rendered: _Rendered, i: int
+    dialogue: Dialogue, conversation: Conversation, rendered: _Rendered, i: int
 ) -> _Turn:
     """Turn i, from the text before it (with the assistant's header) and the text with it."""
     if i == 0:
         reason = "the first turn is the assistant's, so no prompt precedes it; give it weight 0"
         raise RenderProblem("assistant_first", reason)
-    before = _apply(tokenizer, conversation, i, prompt=True)
-    upto = _apply(tokenizer, conversation, i + 1)
+    is_last = i + 1 == len(conversation.messages)
+    before = dialogue.text(i, prompt=True)
+    upto = rendered.text if is_last else dialogue.text(i + 1)
     for part in (before, upto):
         _check_prefix(part, rendered.text, i)
     # Offsets of white space may be trimmed to nothing at its end, so compare ends with the start.
@@ -187,19 +110,12 @@ def _check_prefix(part: str, text: str, i: int) -> None:
 
 
 def _marked_turns(
-    tokenizer: ChatTokenizer, conversation: Conversation, rendered: _Rendered
+    dialogue: Dialogue, conversation: Conversation, rendered: _Rendered
 ) -> list[_Turn]:
     """The trained turns, from the template's own `{% generation %}` marks."""
-    marked = _call_template(
-        tokenizer,
-        conversation,
-        len(conversation.messages),
-        tokenize=True,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-    )
-    assert marked["input_ids"] == rendered.ids, "one template, one tokenizer, two results"
-    edges = [0, *marked["assistant_masks"], 0]
+    ids, marks = dialogue.marked()
+    assert ids == rendered.ids, "one template, one tokenizer, two results"
+    edges = [0, *marks, 0]
     starts = [i for i in range(len(edges) - 1) if edges[i : i + 2] == [0, 1]]
     stops = [i for i in range(len(edges) - 1) if edges[i : i + 2] == [1, 0]]
     turns = [message for message in conversation.messages if message.role == "assistant"]
@@ -241,11 +157,9 @@ def _prove(tokenizer: ChatTokenizer, turn: _Turn, rendered: _Rendered, end: int)
         wanted = normalize("NFC", rendered.text[turn.begins : rendered.offsets[end][0]])
         if wanted not in (decoded, " " + decoded):  # SentencePiece drops a first space
             raise RenderProblem(*_unequal(decoded, wanted))
-    said = [(turn.message.content or "").strip()]
-    said += [call["function"]["name"] for call in turn.message.tool_calls]
-    for text in said:
-        if normalize("NFC", text) not in decoded:
-            raise RenderProblem(*_unequal(decoded, text))
+    for spellings in what_was_said(turn.message):
+        if not any(normalize("NFC", text) in decoded for text in spellings):
+            raise RenderProblem(*_unequal(decoded, spellings[0]))
 
 
 def _unequal(decoded: str, wanted: str) -> tuple[str, str]:

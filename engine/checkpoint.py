@@ -43,6 +43,7 @@ class LoopState:
     last_eval_step: int = 0
     best_eval_loss: float | None = None
     evals_since_best: int = 0
+    reference: str | None = None  # of preferences: names the weights before training
 
     def to_metadata(
         self, config: TrainConfig, report: dict[str, Any] | None = None

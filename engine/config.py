@@ -28,6 +28,8 @@ OptimizerDevice = Literal["auto", "device", "host"]
 GgufDtype = Literal["off", "auto", "float32", "float16", "bfloat16", "q8_0"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
+MAX_SAMPLES = 16  # of each kind: they are shown to people
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
@@ -84,6 +86,13 @@ class TrainConfig:
     keep_best: int = 0  # checkpoints of lowest evaluation loss that stay besides the newest
     early_stop_evals: int | None = None  # end after so many evaluations without a better loss
     early_stop_delta: float = 0.0  # better means lower by more than this
+    row_losses: bool = True  # write down each row's loss, and tell which rows stand out
+    sample_prompts: tuple[str, ...] = ()  # texts that the model goes on from at evaluations
+    sample_rows: int = 0  # likewise, so many rows of the evaluation data
+    sample_tokens: int = 64  # written for each prompt, at most
+    sample_prompt_tokens: int = 512  # of a prompt, at most: of a longer one the last
+    sample_temperature: float = 0.0  # 0: always the likeliest token
+    sample_seed: int = 0
     export_dtype: ExportDtype = "auto"
     lora_export: LoraExport = "adapter"
     export_gguf: GgufDtype = "off"  # a GGUF file of the whole model beside the export
@@ -134,6 +143,7 @@ class TrainConfig:
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
         self._check_optimizer_share()
+        self._check_samples()
         if self.packing == "off" and self.microbatch_tokens is not None:
             raise ValueError("microbatch_tokens is for packed rows, but packing is off")
         if self.max_wear_share is not None and not self.max_wear_share > 0:
@@ -171,6 +181,28 @@ class TrainConfig:
             )
         if not self.lora_targets:
             raise ValueError("lora_targets is empty; wanted all-linear, or names of projections")
+
+    def _check_samples(self) -> None:
+        if not 0 <= self.sample_rows <= MAX_SAMPLES or len(self.sample_prompts) > MAX_SAMPLES:
+            raise ValueError(
+                f"{len(self.sample_prompts)} sample_prompts and sample_rows {self.sample_rows}; "
+                f"wanted at most {MAX_SAMPLES} of each"
+            )
+        if self.sample_tokens < 1 or self.sample_prompt_tokens < 1:
+            raise ValueError(
+                f"sample_tokens is {self.sample_tokens} and sample_prompt_tokens "
+                f"{self.sample_prompt_tokens}; wanted at least 1"
+            )
+        if not 0 <= self.sample_temperature < 100:
+            raise ValueError(
+                f"sample_temperature is {self.sample_temperature}; wanted 0 (the likeliest token) "
+                "up to 100"
+            )
+
+    @property
+    def num_samples(self) -> int:
+        """Texts that are written at every evaluation."""
+        return len(self.sample_prompts) + self.sample_rows
 
     def _check_optimizer_share(self) -> None:
         share = self.optimizer_host_share

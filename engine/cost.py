@@ -9,13 +9,14 @@ What the processor updates in host memory goes on beside all this, until forward
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .config import TrainConfig
 from .homes import Placement, Way
 from .orders import ordered_visits
 from .rates import Rates, VolumeRates
 from .report import LINKS
 from .step_cost import Costs, StepModel, VisitCost
-from .timeline import Ring, play
-from .visits import Phase, Visit, write_order
+from .step_ring import play_step
+from .visits import Phase, Visit
 
 Resource = str  # "compute", "drive", "h2d", "d2h" or "host"
 RESOURCES: tuple[Resource, ...] = ("compute", "drive", "h2d", "d2h", "host")
@@ -56,32 +57,39 @@ def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: Vo
     phases = _busy_by_phase(costs, drives, model.rates)
     if reads_ahead(model, placement, way):
         forward, backward = _read_ahead_seconds(model, placement, phases)
-        return forward + backward + host_wait(visits, costs, forward, 0.0)
+        spans: dict[Phase, float] = {"forward": forward, "backward": backward}
+        return forward + backward + host_wait(visits, costs, spans, straight_on=True)
     ends = _stage_seconds(costs[0].costs, drives, model.rates)
     ends += _stage_seconds(costs[-1].costs, drives, model.rates)
     spans = {phase: max(busy.values()) for phase, busy in phases.items()}
-    wait = host_wait(visits, costs, spans["forward"], spans.get("optimizer", 0.0))
+    wait = host_wait(visits, costs, spans, straight_on=goes_straight_on(model.config))
     return sum(spans.values()) + sum(ends) + wait
 
 
 def host_wait(
     visits: Sequence[Visit],
     costs: Sequence[VisitCost],
-    forward_seconds: float,
-    optimizer_seconds: float,
+    spans: Mapping[Phase, float],
+    *,
+    straight_on: bool,
 ) -> float:
-    """Seconds that a step's forward waits for the processor's updates of the step before.
+    """Seconds that the processor's updates hold a step up.
 
-    They begin when the norm is known, and are made in the order in which forward comes to the
-    records. Forward is taken to come to them at an even pace.
+    They are made one after the other: those of the backward phase as their gradients come, the
+    others from its end on. Backward, and then the next step's forward, are taken to come to them at
+    an even pace; where a commit comes first, it waits for all. `spans` are the phases' seconds.
     """
     order = [visit.record for visit in visits if visit.phase == "forward"]
-    wait = finished = 0.0
-    for visit, cost in zip(visits, costs, strict=True):
+    late = spans.get("optimizer", 0.0)
+    backward = [i for i, visit in enumerate(visits) if visit.phase == "backward"]
+    wait, finished = 0.0, -spans["backward"] if backward else 0.0  # from backward's end on
+    for i, (visit, cost) in enumerate(zip(visits, costs, strict=True)):
         if visit.on_host:
-            finished += cost.host_seconds
-            pace = order.index(visit.record) / len(order)
-            wait = max(wait, finished - optimizer_seconds - pace * forward_seconds)
+            ahead = len(backward) - backward.index(i) if visit.phase == "backward" else 0
+            comes = -spans["backward"] * ahead / len(backward) if ahead else 0.0
+            finished = max(finished, comes) + cost.host_seconds
+            pace = order.index(visit.record) / len(order) if straight_on else 0.0
+            wait = max(wait, finished - late - pace * spans["forward"])
     return wait
 
 
@@ -98,10 +106,15 @@ def planned_visits(
     )
 
 
+def goes_straight_on(config: TrainConfig) -> bool:
+    """Whether most steps are followed by the next at once, with no commit in between."""
+    return config.commit_every_steps > 1
+
+
 def reads_ahead(model: StepModel, placement: Placement, way: Way) -> bool:
     """Whether a step's first records come up while the one before is in its backward pass."""
     beside = way == "deferred" or (way == "speculative" and "nvme" not in placement.tiers)
-    return beside and model.config.device == "cuda"
+    return beside and model.config.device == "cuda" and goes_straight_on(model.config)
 
 
 def _read_ahead_seconds(
@@ -131,10 +144,11 @@ def _read_ahead_seconds(
 
 
 def step_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> StepCost:
-    """The step of a placement, played through its ring."""
+    """A step in the middle of a run, played through the placement's ring."""
     visits = planned_visits(model, placement, way)
     costs = model.visits(placement, visits)
-    return play_visits(model, placement, visits, costs, drives)
+    straight_on = goes_straight_on(model.config)
+    return play_visits(model, placement, visits, costs, drives, straight_on=straight_on)
 
 
 def play_visits(
@@ -143,35 +157,30 @@ def play_visits(
     visits: Sequence[Visit],
     costs: Sequence[VisitCost],
     drives: VolumeRates,
+    *,
+    straight_on: bool = False,
 ) -> StepCost:
-    """Cost and time of these visits through a ring of the placement's slots."""
-    ring = Ring(
-        num_slots=placement.num_slots,
-        reader_copies=model.config.device == "cpu",
-        num_staging=placement.num_staging,
-    )
-    played = play(
-        [cost.costs for cost in costs],
-        write_order(visits),
-        ring,
-        drives=drives,
-        rates=model.rates,
-    )
+    """Cost and time of these visits through a ring of the placement's slots.
+
+    `straight_on`: they are those of a step that follows one like it at once and is followed by
+    another. What its first records need has been read ahead, and it reads the next one's.
+    """
+    ends, end = play_step(model, placement, visits, costs, drives, straight_on=straight_on)
     spans: dict[Phase, float] = {}
     before = 0.0
-    for cost, end in zip(costs, played.compute_ends, strict=True):
-        spans[cost.phase] = spans.get(cost.phase, 0.0) + end - before
-        before = end
-    spans[costs[-1].phase] += played.end - before  # what is still on its way out
+    for cost, computed in zip(costs, ends, strict=True):
+        spans[cost.phase] = spans.get(cost.phase, 0.0) + computed - before
+        before = computed
+    spans[costs[-1].phase] += end - before  # what is still on its way out
     busy = _busy_by_phase(costs, drives, model.rates)
-    wait = _add_host(visits, costs, spans, busy)
+    wait = _add_host(visits, costs, spans, busy, straight_on=straight_on)
     phases = tuple(
         PhaseCost(phase=phase, seconds=seconds, busy_seconds=busy[phase])
         for phase, seconds in spans.items()
     )
     moved = {link: sum(cost.bytes[i] for cost in costs) for i, link in enumerate(LINKS)}
     return StepCost(
-        seconds=played.end + wait,
+        seconds=end + wait,
         phases=phases,
         link_bytes=moved,
         link_seconds=link_seconds(moved, drives, model.rates),
@@ -183,15 +192,23 @@ def _add_host(
     costs: Sequence[VisitCost],
     spans: dict[Phase, float],
     busy: Mapping[Phase, dict[Resource, float]],
+    *,
+    straight_on: bool,
 ) -> float:
     """Add the processor's updates to the phases beside which they are made; seconds waited."""
+    early = sum(cost.host_seconds for cost in costs if cost.phase == "backward")
     total = sum(cost.host_seconds for cost in costs)
     if not total:
         return 0.0
-    wait = host_wait(visits, costs, spans["forward"], spans["optimizer"])
-    spans["optimizer"] += wait
-    busy["optimizer"]["host"] = min(total, spans["optimizer"])
-    busy["forward"]["host"] = total - busy["optimizer"]["host"]
+    wait = host_wait(visits, costs, spans, straight_on=straight_on)
+    last: Phase = "optimizer" if "optimizer" in spans else "backward"
+    spans[last] += wait
+    busy["backward"]["host"] = min(early, spans["backward"])
+    left = total - busy["backward"]["host"]
+    if last == "optimizer":
+        busy[last]["host"] = min(left, spans[last])
+        left -= busy[last]["host"]
+    busy["forward"]["host"] = left
     return wait
 
 

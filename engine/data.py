@@ -6,11 +6,12 @@ Rows are read when they are asked for, so that a large data set costs sixteen by
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,10 +19,10 @@ from headrace.storage import round_up
 
 from .chat import NOT_TRAINED
 from .config import TrainConfig
-from .data_report import DataProblem
+from .data_report import DataProblem, Place
 from .packing import NUM_ANSWERS, Arrangement, row_lengths, step_rows
 from .row_order import Ints
-from .token_files import OFFSETS, REPORT, TOKENS, TRAINED
+from .token_files import OFFSETS, PLACES, REPORT, TOKENS, TRAINED
 
 PAD_TOKEN = 0  # any id will do: padding is never labelled, and no token of a row can see it
 
@@ -31,13 +32,15 @@ class TokenDataset:
     """A prepared data set. `lengths` are the tokens that each row takes of a microbatch, int64;
     `num_trained_tokens` counts the labels that are predicted (a label on a row's first token is
     not). A row has one answer or, of preferences, two: the chosen one, then the rejected one.
-    `offsets` are those of the answers."""
+    `offsets` are those of the answers, `reference` their log-probabilities under the model before
+    training, float64 (rows, 2), once they are known."""
 
     path: Path
     offsets: Ints
     lengths: Ints
     num_trained_tokens: int
     num_answers: int = 1
+    reference: npt.NDArray[np.float64] | None = None
 
     @classmethod
     def open(cls, path: Path | str, *, packed: bool = True) -> Self:
@@ -90,6 +93,18 @@ class TokenDataset:
         ids = tokens.astype(np.int64)
         return ids, np.where(trained == 1, ids, NOT_TRAINED)
 
+    def place(self, row: int) -> Place | None:
+        """Where a row comes from; None where that was not written down."""
+        path = self.path / PLACES
+        if not path.exists():
+            return None
+        found = np.fromfile(path, np.int64, count=3, offset=3 * 8 * row)
+        if found.size < 3:
+            return None
+        file, line, item = found.tolist()
+        files = json.loads((self.path / REPORT).read_bytes())["files"]
+        return Place(file=files[file]["name"], line=line, item=item or None)
+
     def answers(self, row: int) -> list[tuple[Ints, Ints]]:
         """All answers of a row, each as `row` gives it."""
         first = row * self.num_answers
@@ -118,7 +133,8 @@ class Microbatch:
     nothing, so its label is -100. `lengths` are those of the rows, int64; packed, the padding
     behind them is one more, and zeros fill up to one more than a step has rows, so that their
     number never changes a shape. In all this both answers of a preference are rows; it is one in
-    `row_indices` alone, and its answers are never apart.
+    `row_indices` alone, and its answers are never apart; `reference` has their log-probabilities
+    before training, float64 (preferences, 2), once they are known.
     """
 
     ids: Tensor
@@ -128,6 +144,7 @@ class Microbatch:
     num_trained: int
     lengths: Tensor
     packed: bool
+    reference: Tensor | None = None
 
 
 def step_microbatches(
@@ -141,20 +158,35 @@ def step_microbatches(
     return _arrange(dataset, arrangement, step_rows(dataset.lengths, arrangement, step))
 
 
-def eval_microbatches(dataset: TokenDataset, arrangement: Arrangement) -> Iterator[Microbatch]:
-    """All rows once: in the order of the file, as many as a step has arranged at a time."""
+def eval_microbatches(
+    dataset: TokenDataset,
+    arrangement: Arrangement,
+    *,
+    wanted: npt.NDArray[np.bool_] | None = None,
+) -> Iterator[Microbatch]:
+    """All rows once: in the order of the file, as many as a step has arranged at a time.
+
+    Of `wanted` rows (a flag each) those, with the others of as many: arranged as among all.
+    """
     for start in range(0, dataset.num_rows, arrangement.batch_rows):
         rows = np.arange(start, min(start + arrangement.batch_rows, dataset.num_rows))
+        if wanted is not None and not wanted[rows].any():
+            continue
         longest_first = rows[np.argsort(-dataset.lengths[rows], kind="stable")]
         yield from _arrange(dataset, arrangement, longest_first)
 
 
 def _arrange(dataset: TokenDataset, arrangement: Arrangement, rows: Ints) -> list[Microbatch]:
     groups = [rows[group].tolist() for group in arrangement.groups(dataset.lengths[rows])]
-    return [
-        make_microbatch([one for i in group for one in dataset.answers(i)], group, arrangement)
-        for group in groups
-    ]
+    return [_microbatch(dataset, group, arrangement) for group in groups]
+
+
+def _microbatch(dataset: TokenDataset, rows: Sequence[int], arrangement: Arrangement) -> Microbatch:
+    answers = [one for row in rows for one in dataset.answers(row)]
+    batch = make_microbatch(answers, rows, arrangement)
+    if dataset.reference is None:
+        return batch
+    return replace(batch, reference=torch.from_numpy(dataset.reference[list(rows)]))
 
 
 def make_microbatch(

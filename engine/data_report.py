@@ -26,6 +26,8 @@ WARNINGS = {  # notes that a person should act on, and why
     "in_training": "are in the training data too, so the evaluation loss looks better than it is",
     "answer_cut": "lost part of what would be trained when they were cut to max_seq_len",
     "control_token_text": "hold text that the model reads as control tokens",
+    "orphan_answer": "hold a tool's answer to a call that was not made",
+    "history_reasoning": "hold reasoning that the model's chat template leaves out",
 }
 
 
@@ -81,8 +83,10 @@ class DataReport:
     `problems` are rows that cannot be used, by reason; one of them refuses the data set.
     `notes` are findings on the others: `duplicate`, `overlong_dropped`, `overlong_truncated`,
     `answer_cut` (a truncated row lost trained tokens), `control_token_text`, `ignored_keys`,
-    `in_training` (a validation row is a training row too). `formats` counts rows by their format,
-    bad ones without a known format aside; `objective` says what they can train. `numerics` holds
+    `orphan_answer` (of a tool, to a call that was not made), `white_space_cut` and
+    `history_reasoning` (what the chat template leaves out), `in_training` (a validation row is a
+    training row too). `formats` counts rows by their format, bad ones without a known format aside;
+    `objective` says what they can train. `numerics` holds
     what decides tokens and labels beside the rows: `train_on`, `max_seq_len`, `overlong`,
     `vocab_size`, and the end token and hash of the chat template. `padding` is what padding would
     cost in such steps, and packing saves. `tokens` and `trained_tokens` count kept rows after

@@ -1,48 +1,53 @@
 """Evaluation: mean loss and accuracy over a data set, in a few passes over the layers."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import add
 
 from .data import Microbatch, TokenDataset, eval_microbatches
 from .forward import evaluate_group
 from .mover import Mover
 from .packing import Arrangement
+from .report import RunEvent
+from .totals import Totals
 from .workspace import Workspace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Means over the trained tokens of a data set."""
-
-    loss: float
-    token_accuracy: float
-    num_trained: int
-
-
-def evaluate(work: Workspace, mover: Mover, data: TokenDataset) -> Evaluation:
+def evaluate(work: Workspace, mover: Mover, data: TokenDataset) -> Totals:
     """Evaluate the present weights, those of the last step, on all rows of `data`."""
-    loss, correct, count = 0.0, 0, 0
-    for group in _groups(work, data):
-        sums = evaluate_group(work, mover, group)
-        loss += float(sums.loss)
-        correct += int(sums.correct)
-        count += sums.num_trained
-    return Evaluation(
-        loss=loss / max(1, count), token_accuracy=correct / max(1, count), num_trained=count
+    batches = eval_microbatches(data, Arrangement.of(work.config))
+    groups = (evaluate_group(work, mover, group) for group in in_groups(work, batches))
+    return reduce(add, groups, Totals())
+
+
+def eval_event(found: Totals, step: int) -> RunEvent:
+    """An evaluation of the weights after that step as the run tells it."""
+    items = "preferences" if found.rewards else "tokens"
+    return RunEvent(
+        type="eval",
+        message=f"evaluation loss {found.loss:.4f} over {found.num_items} {items}",
+        step=step,
+        data={
+            "eval_loss": found.loss,
+            "eval_tokens": found.num_trained,
+            "eval_token_accuracy": found.token_accuracy,
+            **{f"eval_{name}": value for name, value in found.rewards.items()},
+        },
     )
 
 
-def _groups(work: Workspace, data: TokenDataset) -> Iterator[list[Microbatch]]:
+def in_groups(work: Workspace, batches: Iterable[Microbatch]) -> Iterator[list[Microbatch]]:
     """Microbatches in groups that one pass over the layers takes, within a step's memory."""
     # A training step holds one boundary activation per layer; evaluation holds only one.
     layers = work.spec.num_layers if work.plan.activation_tier == "device" else 1
     limit = work.plan.max_step_tokens * layers
     group: list[Microbatch] = []
     tokens = 0
-    for batch in eval_microbatches(data, Arrangement.of(work.config)):
+    for batch in batches:
         if group and tokens + batch.ids.numel() > limit:
             yield group
             group, tokens = [], 0
         group.append(batch)
         tokens += batch.ids.numel()
-    yield group
+    if group:
+        yield group

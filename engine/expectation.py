@@ -37,18 +37,24 @@ class Expectation:
         """
         key = (load, way, pending, redone, committed)
         if key not in self._known:
-            found = self._predict(load, way, pending=pending, redone=redone)
+            found = self._predict(
+                load, way, pending=pending, redone=redone, straight_on=not committed
+            )
             self._known[key] = self._with_commit(found) if committed else found
         return self._known[key]
 
-    def _predict(self, load: StepLoad, way: Way, *, pending: bool, redone: bool) -> StepCost:
+    def _predict(
+        self, load: StepLoad, way: Way, *, pending: bool, redone: bool, straight_on: bool
+    ) -> StepCost:
         basis = self._plan.basis
         model = StepModel(basis.sizes, basis.rates, load)
         placement, drives = basis.placement, basis.drives
         visits = planned_visits(model, placement, way, pending=pending)
         if redone:
-            visits = [*visits, *redo_visits(placement.early("speculative"))]
-        return play_visits(model, placement, visits, model.visits(placement, visits), drives)
+            visits = [*visits, *redo_visits(placement.early("speculative"), placement.on_host)]
+            straight_on = False  # what was read ahead is dropped
+        costs = model.visits(placement, visits)
+        return play_visits(model, placement, visits, costs, drives, straight_on=straight_on)
 
     def _with_commit(self, step: StepCost) -> StepCost:
         basis, moved = self._plan.basis, self._plan.forecast.commit.link_bytes

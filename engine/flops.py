@@ -38,9 +38,13 @@ def _attention_flops(spec: ModelSpec, row_tokens: int) -> float:
     return 2.0 * row_tokens * spec.num_heads * spec.head_dim
 
 
-def head_flops(spec: ModelSpec, *, trained_tokens: int) -> float:
-    """Operations of projection and loss over `trained_tokens`, forward and backward together."""
-    return (6.0 if spec.trains_table else 4.0) * spec.vocab_size * spec.hidden_size * trained_tokens
+def head_flops(spec: ModelSpec, *, trained_tokens: int, of_preferences: bool = False) -> float:
+    """Operations of projection and loss over `trained_tokens`, forward and backward together.
+
+    Of preferences forward is computed twice: a gradient waits for both answers' sums.
+    """
+    passes = (6.0 if spec.trains_table else 4.0) + (2.0 if of_preferences else 0.0)
+    return passes * spec.vocab_size * spec.hidden_size * trained_tokens
 
 
 def model_flops(spec: ModelSpec, *, tokens: int) -> float:

@@ -12,6 +12,7 @@ from .account import (
     checkpoint_cost,
     commit_cost,
     money,
+    reference_seconds,
     resident_bytes,
     steps_between_commits,
     wear,
@@ -53,8 +54,8 @@ class Forecast:
 
     `ways` gives the step in each way that the run may take it; `step` is that of `way`.
     `step_tokens_needed`: tokens of a step from which compute is longer than each resource, over
-    the step as a whole; None when no number is enough. `job_seconds` is None for a job of unknown
-    length.
+    the step as a whole; None when no number is enough. `reference_seconds`: of preferences, what is
+    computed before the first step. `job_seconds` is None for a job of unknown length.
     """
 
     box: str
@@ -73,6 +74,7 @@ class Forecast:
     step_tokens_needed: dict[str, int | None]
     commit: Written
     checkpoint: Written
+    reference_seconds: float
     num_steps: int | None
     job_seconds: Span | None
     wear: Wear
@@ -103,15 +105,12 @@ def forecast(
     commit = commit_cost(model, placement, way, drives)
     state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
-    low, high = MARGINS[rates.origin]
-    per_step = Span(
-        expected=step.seconds,
-        low=low * min(ways.values()),
-        high=high * max(ways.values()),
-    )
+    per_step = _step_span(step, ways, rates.origin)
     rate = model.load.tokens / (step.seconds + commit.seconds / every)
     checkpoint = checkpoint_cost(model.spec, config, drives)
-    seconds = _job_seconds(per_step, commit, checkpoint, state / drives.write, job, every)
+    reference = reference_seconds(step, config, job)
+    before = state / drives.write + reference
+    seconds = _job_seconds(per_step, commit, checkpoint, before, job, every)
     first, second = _bottlenecks(step)
     return Forecast(
         box=rates.name,
@@ -130,6 +129,7 @@ def forecast(
         step_tokens_needed=step_tokens_needed(model, placement, way, drives),
         commit=commit,
         checkpoint=checkpoint,
+        reference_seconds=reference,
         num_steps=job.num_steps,
         job_seconds=seconds,
         wear=wear(step, commit, state_total_bytes=state, config=config, job=job, drives=drives),
@@ -145,6 +145,12 @@ def forecast(
     )
 
 
+def _step_span(step: StepCost, ways: Mapping[Way, float], origin: Origin) -> Span:
+    """What a step may take, in whichever of these ways."""
+    low, high = MARGINS[origin]
+    return Span(expected=step.seconds, low=low * min(ways.values()), high=high * max(ways.values()))
+
+
 def _both_ways(model: StepModel, placement: Placement, drives: VolumeRates) -> dict[Way, float]:
     """A step that bets on no clipping and is right, and one that makes no bet."""
     ways: tuple[Way, ...] = ("speculative", way_without_bet(model.config))
@@ -155,14 +161,14 @@ def _job_seconds(
     step: Span,
     commit: Written,
     checkpoint: Written,
-    import_seconds: float,
+    seconds_before: float,
     job: JobSize,
     every: float,
 ) -> Span | None:
-    """Import, steps, commits and export; evaluations come on top."""
+    """What comes before the first step, steps, commits and export; evaluations come on top."""
     if job.num_steps is None:
         return None
-    rest = import_seconds + checkpoint.seconds + job.num_steps / every * commit.seconds
+    rest = seconds_before + checkpoint.seconds + job.num_steps / every * commit.seconds
     return Span(
         expected=job.num_steps * step.expected + rest,
         low=job.num_steps * step.low + rest * step.low / step.expected,

@@ -10,33 +10,38 @@ from headrace.storage import Mark
 
 from .balance import Balance, Unbalanced
 from .data import Microbatch
+from .dpo import AnswerTokens, PreferenceSums, pair_loss
 from .experts import Routed
 from .frozen import read_frozen
-from .head import LossSums, Targets, head_loss, targets_of
+from .head import LossSums, Targets, head_loss, target_log_probs, targets_of
 from .layer import Weights, param_views
 from .model import RecordLayout
 from .mover import Mover
 from .state import read_weights
 from .state_record import coded_elements
+from .totals import Totals
 from .visits import Visit, step_visits
 from .workspace import RingSlot, Workspace
 
 
-def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microbatch]) -> LossSums:
-    """Loss sums of some microbatches: one forward pass over the layers, nothing kept."""
-    plan = work.plan
+def evaluate_group(work: Workspace, mover: Mover, microbatches: Sequence[Microbatch]) -> Totals:
+    """What the loss of some microbatches comes to, in one forward pass over the layers."""
     compute = ForwardCompute(work, microbatches)
-    visits = [
+    mover.pipeline.run(forward_visits(work), compute.visit)
+    return compute.totals()
+
+
+def forward_visits(work: Workspace) -> list[Visit]:
+    """The order of a forward pass by itself: embedding, layers, head; everything is only read."""
+    return [
         visit if visit.action != "head" else Visit(
             record=visit.record, action="head", reads="weights", writes=False, phase="forward"
         )
         for visit in step_visits(
-            work.spec, plan.tiers, (), "serial", pending=False, num_slots=1
+            work.spec, work.plan.tiers, (), "serial", pending=False, num_slots=1
         )
         if visit.phase == "forward" or visit.action == "head"
     ]  # fmt: skip
-    mover.pipeline.run(visits, compute.visit)
-    return compute.sums
 
 
 class VisitMarks(NamedTuple):
@@ -53,12 +58,17 @@ class ForwardCompute:
     def __init__(self, work: Workspace, microbatches: Sequence[Microbatch]) -> None:
         self.work = work
         self.sums = LossSums.zero(work.device)
+        self.preferences = PreferenceSums.zero(work.device)
         self.marks: list[VisitMarks] = []
         self.ids = [batch.ids.to(work.device) for batch in microbatches]
         self.targets: list[Targets] = []
+        self.answers: list[AnswerTokens] = []  # of preferences
+        self._is_dpo = work.config.objective == "dpo"
         for batch in microbatches:
             positions, wanted = targets_of(batch.labels)
             self.targets.append((positions.to(work.device), wanted.to(work.device)))
+            if self._is_dpo:
+                self.answers.append(AnswerTokens.of(batch, positions, work.device))
         self.positions = [
             work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
             for batch in microbatches
@@ -111,8 +121,15 @@ class ForwardCompute:
             self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m], routed)
             self.balance.count(m, routed)
 
+    def totals(self) -> Totals:
+        """What the loss came to; waits for the device."""
+        return self.preferences.totals() if self._is_dpo else self.sums.totals()
+
     def _head(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         for m in self.chosen(visit):
+            if self._is_dpo:
+                self._pair_weights(m, layout, slot)
+                continue
             head_loss(
                 self.work.module,
                 self.hidden[m],
@@ -122,6 +139,35 @@ class ForwardCompute:
                 chunk_tokens=self.work.config.loss_chunk_tokens,
                 sums=self.sums,
             )
+
+    def _pair_weights(self, m: int, layout: RecordLayout, slot: RingSlot | None) -> Tensor:
+        """Count the loss of a microbatch's preferences; what pair_loss returns of it."""
+        reference = self.answers[m].reference
+        assert reference is not None, "reference log-probabilities come before the first step"
+        log_probs = self._log_probs(m, layout, slot)
+        return pair_loss(log_probs, reference, self.work.config, self.preferences)
+
+    def _log_probs(self, m: int, layout: RecordLayout, slot: RingSlot | None) -> Tensor:
+        """Log-probabilities of a microbatch's answers, float64 (preferences, 2)."""
+        tokens, hits = target_log_probs(
+            self.work.module,
+            self.hidden[m],
+            self.targets[m],
+            norm_weight=self._norm_weight(layout, slot),
+            table=self.work.table,
+            chunk_tokens=self.work.config.loss_chunk_tokens,
+        )
+        self.answers[m].count(hits, self.preferences)
+        return self.answers[m].log_probs(tokens)
+
+    def _token_scale(self, m: int, layout: RecordLayout, slot: RingSlot | None) -> float | Tensor:
+        """What a target's cross entropy counts in the step's mean loss: the same for each, or by
+        the loss of its preference, which is counted."""
+        if not self._is_dpo:
+            return 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
+        weights = self._pair_weights(m, layout, slot)
+        weights /= sum(one.num_pairs for one in self.answers)
+        return weights.float().view(-1)[self.answers[m].answer]
 
     def _layer_weights(
         self, layout: RecordLayout, slot: RingSlot | None, out: Tensor | None = None

@@ -6,12 +6,14 @@ that of the fused linear cross entropy of Liger (Hsu et al., 2024): the gradient
 replaces them in place.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .layer import LayerModule, own_version
+from .totals import Totals
 
 _VOCAB_PIECE = 16384  # rows of the table whose gradient is formed at once in bf16 compute
 
@@ -23,6 +25,7 @@ class LossSums:
     loss: Tensor
     correct: Tensor
     num_trained: int = field(default=0)
+    of_targets: list[Tensor] | None = None  # each target's loss, fp32, in pieces, where asked for
 
     @classmethod
     def zero(cls, device: torch.device) -> "LossSums":
@@ -30,6 +33,20 @@ class LossSums:
         return cls(
             torch.zeros((), dtype=torch.float64, device=device),
             torch.zeros((), dtype=torch.int64, device=device),
+        )
+
+    def losses(self) -> Tensor | None:
+        """The loss of every target, in their order, on the host; waits for the device."""
+        return torch.cat(self.of_targets).cpu() if self.of_targets else None
+
+    def totals(self) -> Totals:
+        """The sums as numbers; waits for the device."""
+        return Totals(
+            loss_sum=float(self.loss),
+            num_items=self.num_trained,
+            num_correct=int(self.correct),
+            num_judged=self.num_trained,
+            num_trained=self.num_trained,
         )
 
 
@@ -70,6 +87,37 @@ def head_loss(
         _loss_and_probabilities(logits, wanted, sums)
 
 
+def target_log_probs(
+    module: LayerModule,
+    hidden: Tensor,
+    targets: Targets,
+    *,
+    norm_weight: Tensor,
+    table: Tensor,
+    chunk_tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """The log-probability of each target, fp32, and whether it is the likeliest token; (targets,).
+
+    Arguments as of head_loss.
+    """
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    found = [torch.zeros(0, device=hidden.device)]
+    right = [torch.zeros(0, dtype=torch.bool, device=hidden.device)]
+    for chunk, wanted in _chunks(targets, chunk_tokens):
+        normed = module.norm(norm_weight, rows[chunk])
+        logits, _ = _capped(normed @ table.t(), module.logit_softcap)
+        log_probs, hits, _ = _softmax(logits, wanted)
+        found.append(log_probs)
+        right.append(hits)
+    return torch.cat(found), torch.cat(right)
+
+
+def head_logits(module: LayerModule, hidden: Tensor, norm_weight: Tensor, table: Tensor) -> Tensor:
+    """Logits of what follows each of `hidden` (rows, hidden): fp32, (rows, vocabulary)."""
+    logits, _ = _capped(module.norm(norm_weight, hidden) @ table.t(), module.logit_softcap)
+    return logits.float()
+
+
 def head_backward(
     module: LayerModule,
     hidden: Tensor,
@@ -79,20 +127,25 @@ def head_backward(
     table: Tensor,
     norm_grad: Tensor | None,
     table_grad: Tensor | None,
-    loss_scale: float,
+    loss_scale: float | Tensor,
     chunk_tokens: int,
     sums: LossSums,
 ) -> Tensor:
     """Add one microbatch's loss to `sums` and its gradients to the fp32 accumulators.
 
     There is no accumulator for what is frozen.
-    The loss is the sum over trained tokens times `loss_scale` (one over their count in the whole
-    step). Returns the gradient of `hidden`, in its shape and dtype.
+    The loss is the sum over trained tokens of cross entropy times `loss_scale`: one over their
+    count in the whole step, or a number for each target, fp32 (targets,). Returns the gradient of
+    `hidden`, in its shape and dtype.
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
     grad = torch.zeros_like(rows)
     weight = own_version(norm_weight).requires_grad_()
-    for chunk, wanted in _chunks(targets, chunk_tokens):
+    chunks = _chunks(targets, chunk_tokens)
+    scales: Sequence[float | Tensor] = [loss_scale] * len(chunks)
+    if isinstance(loss_scale, Tensor):
+        scales = torch.split(loss_scale[:, None], [len(wanted) for _, wanted in chunks])
+    for (chunk, wanted), scale in zip(chunks, scales, strict=True):
         inputs = rows[chunk].requires_grad_()
         with torch.enable_grad():
             normed = module.norm(weight, inputs)
@@ -100,7 +153,7 @@ def head_backward(
         logits, slope = _capped(flat @ table.t(), module.logit_softcap)
         logits_grad = _loss_and_probabilities(logits, wanted, sums)
         logits_grad[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
-        logits_grad *= loss_scale
+        logits_grad *= scale
         if slope is not None:
             logits_grad *= slope
         logits_grad = logits_grad.to(flat.dtype)
@@ -132,17 +185,26 @@ def _capped(logits: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | Non
 
 def _loss_and_probabilities(logits: Tensor, targets: Tensor, sums: LossSums) -> Tensor:
     """Add cross entropy and hits to `sums`; returns fp32 probabilities, in the logits' place."""
+    log_probs, hits, probabilities = _softmax(logits, targets)
+    sums.loss += -log_probs.double().sum()
+    if sums.of_targets is not None:
+        sums.of_targets.append(-log_probs)
+    sums.correct += hits.sum()
+    sums.num_trained += len(targets)
+    return probabilities
+
+
+def _softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each target's log-probability, whether it is the likeliest, and all probabilities; fp32, the
+    last in the logits' place."""
     logits = logits.float()
     peak, guess = logits.max(dim=1, keepdim=True)
     logits -= peak
     wanted = logits.gather(1, targets[:, None]).squeeze(1)
     logits.exp_()
     total = logits.sum(dim=1, keepdim=True)
-    sums.loss += (total.squeeze(1).log() - wanted).double().sum()
-    sums.correct += (guess.squeeze(1) == targets).sum()
-    sums.num_trained += len(targets)
     logits /= total
-    return logits
+    return wanted - total.squeeze(1).log(), guess.squeeze(1) == targets, logits
 
 
 def _accumulate_table_grad(table_grad: Tensor, logits_grad: Tensor, normed: Tensor) -> None:

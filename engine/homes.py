@@ -23,15 +23,14 @@ class Placement:
     keep_grads: bool = True  # final gradients wait for their update
     grad_tier: NearTier = "host"  # where, for records whose state is not on the device
     on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
-    host_versions: int = 1  # 2: the others in host memory may be updated before the norm is known
+    host_versions: int = 1  # 2: those in host memory may be updated before the norm is known
     cached: tuple[int, ...] = ()  # records whose weights stay on the device, the rest elsewhere
     order: Order = "layers"  # of a step: what goes through what
     frozen: tuple[int, ...] = ()  # records that are only read
 
     def early(self, way: Way) -> frozenset[int]:
         """Records that are updated in their backward visit, before the norm is known."""
-        early = early_records(self.tiers, self.host_versions, self.on_host, way)
-        return early.difference(self.frozen)
+        return early_records(self.tiers, self.host_versions, way).difference(self.frozen)
 
     @property
     def trained_tiers(self) -> frozenset[Tier]:
@@ -45,24 +44,21 @@ class Placement:
         return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
-def early_records(
-    tiers: Sequence[Tier], host_versions: int, on_host: Collection[int], way: Way
-) -> frozenset[int]:
-    """Records whose update can be made in their backward visit and undone: beside the committed
-    state on NVMe, or in a second version in host memory. Only the speculative way does so."""
+def early_records(tiers: Sequence[Tier], host_versions: int, way: Way) -> frozenset[int]:
+    """Records whose update can be made in backward and undone: beside the committed state on
+    NVMe, or in a second version in host memory. Only the speculative way does so."""
     if way != "speculative":
         return frozenset()
     return frozenset(
         i
         for i, tier in enumerate(tiers)
-        if tier == "nvme" or (tier == "host" and host_versions > 1 and i not in on_host)
+        if tier == "nvme" or (tier == "host" and host_versions > 1)
     )
 
 
-def versions_at_home(record: int, host_versions: int, once: Collection[int]) -> int:
-    """Versions of a record's state; one of those in `once`: what the processor updates is changed
-    in place, in the end, and what is frozen is not changed."""
-    return 1 if record in once else host_versions
+def versions_at_home(record: int, host_versions: int, frozen: Collection[int]) -> int:
+    """Versions of a record's state; one of what is `frozen`, which does not change."""
+    return 1 if record in frozen else host_versions
 
 
 def keeps_grad_on_device(

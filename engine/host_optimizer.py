@@ -25,7 +25,8 @@ from .state import RecordViews, StateViews, split_master, state_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptimizerStats:
-    """What was done since the start. Bytes are those of memory traffic: state twice, gradient."""
+    """What was done since the start. Bytes are those of memory traffic: the gradient, the state
+    twice, or three times (the place of a second version is read before it is written)."""
 
     num_updates: int = 0
     num_elements: int = 0
@@ -57,40 +58,44 @@ class HostOptimizer:
         self,
         state: RecordViews,
         grad: Tensor,
-        factor: float,
+        factor: float | Tensor,
         scalars: AdamScalars,
         *,
+        source: RecordViews | None = None,
         after: Fence | None = None,
         then: Callable[[], None] | None = None,
     ) -> Future[None]:
         """Update `state` with `grad * factor`, once `after` (the gradient's copy) is reached, and
-        do what is to be done `then`.
+        do what is to be done `then`. `source` is the state before where that is to stay as it is.
 
-        All tensors are in host memory and may be neither changed, read nor freed before the future
-        is done. It holds the exception when the copy or the update failed; what it was asked later
-        is tried all the same.
+        A `factor` on a device is waited for in the background. All other tensors are in host
+        memory and may be neither changed, read nor freed before the future is done. It holds the
+        exception when the copy or the update failed; what it was asked later is tried all the same.
         """
-        return self._order.submit(self._update, state, grad, factor, scalars, after, then)
+        return self._order.submit(self._update, state, grad, factor, scalars, source, after, then)
 
     def _update(
         self,
         state: RecordViews,
         grad: Tensor,
-        factor: float,
+        factor: float | Tensor,
         scalars: AdamScalars,
+        source: RecordViews | None,
         after: Fence | None,
         then: Callable[[], None] | None,
     ) -> None:
         if after is not None:
             after.wait()
+        scale = float(factor)
         started = perf_counter()
-        adamw_cpu(state, grad, factor, scalars, pool=self._ranges)
+        adamw_cpu(state, grad, scale, scalars, pool=self._ranges, source=source)
         seconds = perf_counter() - started
         one, count = self._stats, grad.numel()
+        moved = 2 if source is None else 3
         self._stats = HostOptimizerStats(
             num_updates=one.num_updates + 1,
             num_elements=one.num_elements + count,
-            traffic_bytes=one.traffic_bytes + 2 * state_bytes(state) + grad.nbytes,
+            traffic_bytes=one.traffic_bytes + moved * state_bytes(state) + grad.nbytes,
             busy_seconds=one.busy_seconds + seconds,
         )
         if then is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from torch import Tensor
+
 from .adamw import AdamScalars
 from .host_optimizer import HostOptimizer, HostOptimizerStats
 from .model import RecordLayout
@@ -23,16 +25,30 @@ class HostUpdates:
         self._optimizer = work.closing(HostOptimizer()) if work.plan.on_host else None
         self._under_way: dict[str, Future[None]] = {}
 
-    def submit(self, layout: RecordLayout, factor: float, scalars: AdamScalars) -> None:
-        """Update a record that lives in host memory from its gradient there, in the background."""
+    def submit(
+        self,
+        layout: RecordLayout,
+        factor: float | Tensor,
+        scalars: AdamScalars,
+        *,
+        is_guess: bool = False,
+    ) -> None:
+        """Update a record that lives in host memory from its gradient there, in the background.
+
+        With two versions the other one becomes the state, or, when it `is_guess`, may yet.
+        """
         assert self._optimizer is not None
         work, name = self._work, layout.name
         cached = work.cached.get(name)
+        before = work.homes[name].now
+        target = work.homes[name].take_update(is_guess=is_guess)
+        record = work.records[name]
         self._under_way[name] = self._optimizer.submit(
-            state_views(work.homes[name].now, work.records[name]),
+            state_views(target, record),
             work.grad_homes[name].tensor(work.dtype, layout.num_elements),
             factor,
             scalars,
+            source=None if target is before else state_views(before, record),
             after=work.grad_landed[name],
             then=None if cached is None else self._bring_up(name, cached),
         )

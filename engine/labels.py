@@ -13,6 +13,7 @@ from unicodedata import normalize
 
 from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
 from .row_types import AnyRow, Conversation, Message, PlainText, Preference, Row
+from .template import Dialogue
 
 TrainOn = Literal["assistant", "last_assistant", "all"]
 
@@ -58,6 +59,20 @@ def render_row(tokenizer: ChatTokenizer, row: Row, *, train_on: TrainOn = "assis
             "write them as prompt and completion, or as text",
         )
     return render(tokenizer, _chosen(row, train_on), everything=train_on == "all")
+
+
+def prompt_ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
+    """Tokens of a prompt that the model is to go on from, in the form that rows of prompts have.
+
+    RenderProblem when the model's template does not take it.
+    """
+    if tokenizer.chat_template:
+        asked = Message(role="user", content=text)
+        rendered = Dialogue(tokenizer, [asked.to_dict()], None).text(prompt=True)
+        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+    begun = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
+    ids = list(tokenizer(text, add_special_tokens=not begun)["input_ids"])
+    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
 
 
 def _as_turns(row: PlainText, prompt: str) -> Conversation:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,10 @@ from .hf_config import build_config
 from .lora import adapted
 from .lora_layer import add_adapters
 from .model import LAYERS, ModelSpec, RecordLayout
+from .places import Places, Positions
+from .recall import Recall
 
 Weights = Mapping[str, Tensor]
-# By kind of layer: rotary cosines and sines, (1, tokens, head), and the packed documents.
-Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
-
-_STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
 def param_views(flat: Tensor, layout: RecordLayout) -> dict[str, Tensor]:
@@ -49,6 +47,16 @@ def _short_name(name: str) -> str:
     return name.rsplit(".", 1)[-1]
 
 
+class _Calls(NamedTuple):
+    """What computes a layer: its kind, a function as jobs compile it and as it is written, and the
+    tap of its router, if it has one."""
+
+    kind: str
+    compiled: Callable[..., Tensor]
+    plain: Callable[..., Tensor]
+    tap: RouterTap | None
+
+
 class LayerModule:
     """The decoder layers of each kind and the final norm of a model, without memory of their own.
 
@@ -71,17 +79,21 @@ class LayerModule:
         self._config = build_config(spec, dtype=dtype)
         self._config._attn_implementation = attention.NAME
         self._spec = spec
-        self._device = device
-        self._dtype = dtype
         self._compiled = compile != "off"
         if self._compiled:
             start_compiler()
-        self._kinds = dict.fromkeys(kind.name for kind in spec.layer_kinds)
-        self._calls: dict[str, tuple[str, Callable[..., Tensor], RouterTap | None]] = {}
+        self.places = Places(
+            new_rotary=lambda: self._class("RotaryEmbedding")(self._config),
+            kinds=dict.fromkeys(kind.name for kind in spec.layer_kinds),
+            by_kind=self._family.rope_per_kind,
+            device=device,
+            dtype=dtype,
+        )
+        self._calls: dict[str, _Calls] = {}
         self._trained = {
             layout.name: trained_names(spec, layout) for layout in spec.of_kind("layer")
         }
-        built: dict[tuple[str, ...], tuple[Callable[..., Tensor], RouterTap | None]] = {}
+        built: dict[tuple[str, ...], _Calls] = {}
         for i, (layout, kind) in enumerate(
             zip(spec.of_kind("layer"), spec.layer_kinds, strict=True)
         ):
@@ -89,7 +101,7 @@ class LayerModule:
             key = (kind.name, str(len(layout.params)), *names)
             if key not in built:
                 built[key] = self._build(i, compile, names)
-            self._calls[layout.name] = (kind.name, *built[key])
+            self._calls[layout.name] = built[key]
         norm = self._class("RMSNorm")
         with torch.device("meta"):
             self._norm = _frozen(norm(spec.hidden_size, eps=self._config.rms_norm_eps))
@@ -100,11 +112,9 @@ class LayerModule:
     def _class(self, name: str) -> Any:
         return getattr(self._classes, self._family.prefix + name)
 
-    def _build(
-        self, index: int, compile: Compile, names: Sequence[str]
-    ) -> tuple[Callable[..., Tensor], RouterTap | None]:
+    def _build(self, index: int, compile: Compile, names: Sequence[str]) -> "_Calls":
         """What computes a layer of the kind that the layer with this index has, with adapters on
-        the projections of these names; and the tap of its router, if it has one."""
+        the projections of these names."""
         experts = self._spec.experts
         with torch.device("meta"):
             layer = self._class("DecoderLayer")(self._config, layer_idx=index)
@@ -119,47 +129,27 @@ class LayerModule:
             cos: Tensor,
             sin: Tensor,
             documents: Documents | None,
+            recall: Recall | None = None,
         ) -> Tensor:
             # What a token sees is up to attention.py: no mask is made here.
             arguments: dict[str, Any] = {
                 "position_embeddings": (cos, sin),
                 "attention_mask": None,
                 "documents": documents,
+                "recall": recall,
             }
             output = functional_call(layer, weights, (hidden,), arguments)
             assert isinstance(output, Tensor)
             return output
 
-        if not self._compiled or tap:  # which experts a token meets, no graph can know
-            return apply, tap
-        return torch.compile(apply, dynamic=compile == "dynamic"), None
+        kind, compiled = self._spec.layer_kinds[index].name, apply
+        if self._compiled and not tap:  # which experts a token meets, no graph can know
+            compiled = torch.compile(apply, dynamic=compile == "dynamic")
+        return _Calls(kind, compiled, apply, tap)
 
     def positions(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Positions:
-        """What tells tokens their places, by kind of layer.
-
-        `lengths` (int64, on the host) are those of the rows, `num_tokens` wide, or of the documents
-        that are packed into one: places start again with each.
-        """
-        documents = Documents.of(lengths, self._device) if packed else None
-        places = torch.arange(num_tokens)[None] if documents is None else documents.position_ids()
-        pieces: Sequence[Tensor] = [places]
-        if _stretches(self._rotary()):
-            pieces = [torch.arange(length)[None] for length in lengths.tolist() if length]
-        like = torch.empty((1, 1, 1), dtype=self._dtype, device=self._device)
-
-        def turn(*kind: str) -> tuple[Tensor, Tensor, Documents | None]:
-            parts = [self._rotary()(like, piece.to(self._device), *kind) for piece in pieces]
-            cos, sin = (_join(part, num_tokens, packed) for part in zip(*parts, strict=True))
-            return cos, sin, documents
-
-        if self._family.rope_per_kind:
-            return {kind: turn(kind) for kind in self._kinds}
-        return dict.fromkeys(self._kinds, turn())
-
-    def _rotary(self) -> Any:
-        """The rotary module, made anew: one that stretches with the longest row it has seen would
-        make the result depend on what came before, and so on where a run was resumed."""
-        return self._class("RotaryEmbedding")(self._config).to(self._device)
+        """Positions of whole rows, or of packed documents (`Places.of`)."""
+        return self.places.of(num_tokens, lengths, packed=packed)
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         """Input of the first layer, (rows, tokens, hidden); `table` is (vocabulary, hidden)."""
@@ -184,7 +174,7 @@ class LayerModule:
         `weights` are those of its record, and of the one beside it if there is one. What a router
         made of the tokens is added to `routed`, by a layer that has one.
         """
-        kind, call, tap = self._calls[layout.name]
+        kind, call, _, tap = self._calls[layout.name]
         if self._compiled:
             mark_sizes([*weights.values()], hidden, positions[kind])
         output = call(dict(weights), hidden, *positions[kind])
@@ -192,6 +182,22 @@ class LayerModule:
             found = tap.take()
             if routed is not None:
                 routed.append(found)
+        return output
+
+    @torch.no_grad()
+    def forward_next(
+        self,
+        layout: RecordLayout,
+        weights: Weights,
+        hidden: Tensor,
+        positions: Positions,
+        recall: Recall,
+    ) -> Tensor:
+        """The same for the next tokens of rows that the layer remembers; never compiled."""
+        kind, _, call, tap = self._calls[layout.name]
+        output = call(dict(weights), hidden, *positions[kind], recall)
+        if tap is not None:
+            tap.take()
         return output
 
     def forward_only(
@@ -228,21 +234,6 @@ class LayerModule:
         output = functional_call(self._norm, {"weight": weight}, (hidden,))
         assert isinstance(output, Tensor)
         return output
-
-
-def _stretches(rotary: Any) -> bool:
-    """Whether what a rotary module makes of a place depends on the length of the row."""
-    found = rotary.rope_type  # one, or one for each kind of layer
-    return any(
-        kind in _STRETCHED for kind in (found.values() if isinstance(found, dict) else [found])
-    )
-
-
-def _join(parts: Sequence[Tensor], num_tokens: int, packed: bool) -> Tensor:
-    """Pieces of (1, tokens, head) behind each other, or one below the other and as wide as all."""
-    if packed:
-        return torch.cat(list(parts), dim=1)
-    return torch.cat([nn.functional.pad(p, (0, 0, 0, num_tokens - p.shape[1])) for p in parts])
 
 
 def _frozen(module: nn.Module) -> nn.Module:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from .experts import Routed
-from .layer import LayerModule, Positions, Weights
+from .layer import LayerModule, Weights
 from .model import RecordLayout
+from .places import Positions
 
 Grads = dict[str, Tensor]
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from headrace.storage import HostArena, Transfer
 
 from .host_optimizer import measure_cpu_optimizer
+from .measure_visit import measure_visit
 from .rates import Rates, default_rates
 from .stopwatch import Stopwatch, now
 
@@ -30,6 +31,7 @@ def measure_box(device: str, *, full: bool = False) -> Rates:
         both=both,
         host_memory=_memory_rate(Stopwatch(torch.device("cpu"), PART_SECONDS[full])),
         device_memory=_memory_rate(clock),
+        visit_seconds=measure_visit() if device == "cpu" else 0.0,  # a GPU works on meanwhile
         work={"host_update": measure_cpu_optimizer(PART_SECONDS[full], num_elements=ELEMENTS)},
     )
 

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
+from .row_json import read_value
+from .row_types import ROLES, Conversation, Message, Role, RowFormat, Unusable, kind, surplus
+from .tool_calls import read_calls, read_tools
 
-from .row_types import ROLES, Conversation, Message, RowFormat, Unusable, kind, surplus
-
-ROW_KEYS = {"messages", "tools", "parallel_tool_calls"}
-MESSAGE_KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "weight"}
+ROW_KEYS = {"messages", "tools", "functions", "parallel_tool_calls"}
+REASONING = ("reasoning_content", "reasoning", "thinking")
+OTHER_WEIGHTS = ("train", "trainable", "loss")  # true or false, where others have a weight
+MESSAGE_KEYS = {"role", "content", "name", "tool_calls", "function_call", "tool_call_id", "weight",
+                *REASONING, *OTHER_WEIGHTS}  # fmt: skip
 
 
 def read_messages(row: dict[str, Any]) -> Conversation:
@@ -17,9 +20,12 @@ def read_messages(row: dict[str, Any]) -> Conversation:
     Contents are strings or lists of text parts (joined without a separator), or null beside
     `tool_calls`; arguments of tool calls may be objects or JSON strings of objects.
     """
-    messages = read_list(row["messages"], "messages")
-    ignored = surplus(row, ROW_KEYS) | surplus_of_messages(row["messages"], "messages")
-    return conversation("messages", messages, tools=row.get("tools"), ignored=ignored)
+    raw = row["messages"]
+    if isinstance(raw, str):  # tables have such columns
+        raw = read_value(raw, "messages")
+    messages = read_list(raw, "messages")
+    ignored = surplus(row, ROW_KEYS) | surplus_of_messages(raw, "messages")
+    return conversation("messages", messages, tools=read_tools(row), ignored=ignored)
 
 
 def read_list(raw: Any, where: str) -> list[Message]:
@@ -30,7 +36,11 @@ def read_list(raw: Any, where: str) -> list[Message]:
 
 
 def conversation(
-    name: RowFormat, messages: Sequence[Message], *, tools: Any, ignored: set[str]
+    name: RowFormat,
+    messages: Sequence[Message],
+    *,
+    tools: tuple[Mapping[str, Any], ...] = (),
+    ignored: set[str],
 ) -> Conversation:
     """The conversation of these turns, when there is something to learn in them."""
     if not any(message.role == "assistant" for message in messages):
@@ -40,34 +50,38 @@ def conversation(
     return Conversation(
         format=name,
         messages=tuple(messages),
-        tools=read_tools(tools),
+        tools=tools,
         ignored_keys=tuple(sorted(ignored)),
     )
 
 
 def surplus_of_messages(items: Sequence[dict[str, Any]], where: str) -> set[str]:
     """Keys of the messages that the format does not know."""
-    return {f"{where}[].{key}" for item in items for key in surplus(item, MESSAGE_KEYS)}
+    return {f"{where}[].{key}" for item in items for key in surplus_of_message(item, MESSAGE_KEYS)}
+
+
+def surplus_of_message(item: Mapping[str, Any], known: set[str]) -> set[str]:
+    """Keys of a message that are not known, or not in the form that they are known in."""
+    other = {key for key in OTHER_WEIGHTS if not isinstance(item.get(key), bool)}
+    return surplus(item, known - other)
 
 
 def read_message(item: Any, where: str) -> Message:
     """One turn; `where` names it in what is said of it."""
     if not isinstance(item, dict):
         raise Unusable("bad_message", f"{where} is {kind(item)}; wanted an object")
-    role = item.get("role")
-    if role not in ROLES:
-        raise Unusable("unknown_role", f"{where} has role {role!r}; wanted {', '.join(ROLES)}")
-    if item.get("function_call") is not None:
-        raise Unusable("function_call", f"{where} uses function_call; write it as tool_calls")
-    calls = _tool_calls(item.get("tool_calls"), role, where)
-    content = _content(item.get("content"), where, may_be_null=bool(calls))
-    trained = role == "assistant" and _weight(item, where) == 1
-    if trained and not calls and not (content and content.strip()):
+    role = _role(item, where)
+    calls = read_calls(item, role, where)
+    reasoning = _reasoning(item, role, where)
+    may_be_null = bool(calls or reasoning)
+    content = _content(item.get("content"), where, may_be_null=may_be_null)
+    weight = _weight(item, role, where)
+    trained = role == "assistant" and weight == 1
+    if trained and not may_be_null and not (content and content.strip()):
         raise Unusable("empty_assistant", f"{where}: the assistant says nothing; give it weight 0")
-    if role != "assistant" and item.get("weight") is not None:
-        raise Unusable("bad_weight", f"{where}: weight belongs to assistant turns only")
     return Message(
         role=role,
+        reasoning=reasoning,
         content=content,
         trained=trained,
         name=_text_or_none(item, "name", where),
@@ -76,13 +90,42 @@ def read_message(item: Any, where: str) -> Message:
     )
 
 
-def _weight(item: dict[str, Any], where: str) -> int:
-    weight = item.get("weight")
-    if weight is None:
-        return 1
-    if isinstance(weight, bool) or weight not in (0, 1):
-        raise Unusable("bad_weight", f"{where} has weight {weight!r}; wanted 0 or 1")
-    return int(weight)
+def _role(item: dict[str, Any], where: str) -> Role:
+    said = item.get("role")
+    if said == "function":  # a tool's answer, before there were tools
+        return "tool"
+    for role in ROLES:
+        if said == role:
+            return role
+    raise Unusable("unknown_role", f"{where} has role {said!r}; wanted {', '.join(ROLES)}")
+
+
+def _reasoning(item: dict[str, Any], role: str, where: str) -> str | None:
+    """What the assistant thought before it spoke, where the row has it apart from its words."""
+    given = [key for key in REASONING if item.get(key)]
+    if not given:
+        return None
+    if role != "assistant":
+        raise Unusable("bad_message", f"{where}: {given[0]} belongs to assistant turns only")
+    texts = {key: _text_or_none(item, key, where) for key in given}
+    if len(set(texts.values())) > 1:
+        raise Unusable("bad_message", f"{where} has {' and '.join(given)}; keep one of them")
+    return texts[given[0]]
+
+
+def _weight(item: dict[str, Any], role: str, where: str) -> int:
+    """1 when the turn is trained, 0 when it is only read."""
+    given = {key: item[key] for key in OTHER_WEIGHTS if isinstance(item.get(key), bool)}
+    if (weight := item.get("weight")) is not None:
+        if isinstance(weight, bool) or weight not in (0, 1):
+            raise Unusable("bad_weight", f"{where} has weight {weight!r}; wanted 0 or 1")
+        given["weight"] = bool(weight)
+    if role != "assistant" and ("weight" in given or True in given.values()):
+        name = "weight" if "weight" in given else next(key for key in given if given[key])
+        raise Unusable("bad_weight", f"{where}: {name} belongs to assistant turns only")
+    if len(set(given.values())) > 1:
+        raise Unusable("bad_weight", f"{where}: {' and '.join(given)} disagree; keep one of them")
+    return int(next(iter(given.values()), True))
 
 
 def _content(content: Any, where: str, *, may_be_null: bool) -> str | None:
@@ -105,42 +148,6 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(text, str):
         raise Unusable("bad_content", f"{where}.text is {kind(text)}; wanted a string")
     return text
-
-
-def _tool_calls(calls: Any, role: str, where: str) -> tuple[Mapping[str, Any], ...]:
-    if calls is None or calls == []:
-        return ()
-    if role != "assistant":
-        raise Unusable("bad_tool_calls", f"{where}: tool_calls belong to assistant turns only")
-    if not isinstance(calls, list):
-        raise Unusable("bad_tool_calls", f"{where}.tool_calls is {kind(calls)}; wanted a list")
-    return tuple(_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls))
-
-
-def _tool_call(call: Any, where: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Unusable("bad_tool_calls", f"{where}: wanted an object with function.name")
-    arguments = function.get("arguments", {})
-    if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError as error:
-            message = f"{where}.function.arguments is not valid JSON: {error}"
-            raise Unusable("bad_arguments", message) from error
-    if not isinstance(arguments, dict):
-        message = f"{where}.function.arguments is {kind(arguments)}; wanted an object"
-        raise Unusable("bad_arguments", message)
-    return {**call, "type": "function", "function": {**function, "arguments": arguments}}
-
-
-def read_tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    """The tools of a row, objects as they are."""
-    if tools is None:
-        return ()
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise Unusable("bad_tools", f"tools is {kind(tools)}; wanted a list of objects")
-    return tuple(tools)
 
 
 def _text_or_none(item: dict[str, Any], key: str, where: str) -> str | None:

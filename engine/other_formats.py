@@ -1,13 +1,22 @@
 """Formats other than chat messages, told as conversations where they have roles. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import orjson
-
-from .messages import conversation, read_list, read_message, surplus_of_messages
+from .messages import (
+    OTHER_WEIGHTS,
+    REASONING,
+    conversation,
+    read_list,
+    read_message,
+    surplus_of_message,
+    surplus_of_messages,
+)
 from .row_types import Conversation, Message, PlainText, Role, Row, Unusable, kind, surplus
+from .tool_calls import calls_in_text, read_tools
 
+TURN_KEYS = ("weight", *OTHER_WEIGHTS, *REASONING)
 TOOL_CALL = ("function_call", "tool_call")
 SHAREGPT_ROLES: dict[str, Role] = {
     "system": "system",
@@ -22,13 +31,13 @@ SHAREGPT_ROLES: dict[str, Role] = {
 def read_prompt_completion(row: dict[str, Any]) -> Row:
     """Two texts, or two lists of messages; the completion is trained. Raises Unusable."""
     prompt, completion = row["prompt"], row["completion"]
-    ignored = surplus(row, {"prompt", "completion", "tools"})
+    ignored = surplus(row, {"prompt", "completion", "tools", "functions"})
     if isinstance(prompt, list) and isinstance(completion, list):
         asked = [_untrained(message) for message in read_list(prompt, "prompt")]
         answers = read_list(completion, "completion")
         ignored |= surplus_of_messages(prompt, "prompt")
         ignored |= surplus_of_messages(completion, "completion")
-        tools = row.get("tools")
+        tools = read_tools(row)
         return conversation("prompt/completion", [*asked, *answers], tools=tools, ignored=ignored)
     for name, value in (("prompt", prompt), ("completion", completion)):
         if not isinstance(value, str):
@@ -59,7 +68,7 @@ def read_alpaca(row: dict[str, Any]) -> Conversation:
     messages.append(Message(role="user", content="\n".join(asked)))
     messages.append(_answer(_not_blank(_text(row, "output"), "output")))
     ignored = surplus(row, {"instruction", "input", "output", "system", "history"})
-    return conversation("alpaca", messages, tools=None, ignored=ignored)
+    return conversation("alpaca", messages, ignored=ignored)
 
 
 def read_sharegpt(row: dict[str, Any]) -> Conversation:
@@ -71,12 +80,11 @@ def read_sharegpt(row: dict[str, Any]) -> Conversation:
     system = _system(row)
     if system and turns and turns[0].role == "system":
         raise Unusable("two_systems", "the row has a key system and a system turn; keep one")
-    ignored = surplus(row, {"conversations", "system", "tools"})
+    ignored = surplus(row, {"conversations", "system", "tools", "functions"})
     for item in raw:
-        keys = surplus(item, {"from", "value", "role", "content", "weight"})
+        keys = surplus_of_message(item, {"from", "value", "role", "content", *TURN_KEYS})
         ignored |= {f"conversations[].{key}" for key in keys}
-    tools = _tools(row.get("tools"))
-    return conversation("sharegpt", [*system, *turns], tools=tools, ignored=ignored)
+    return conversation("sharegpt", [*system, *turns], tools=read_tools(row), ignored=ignored)
 
 
 def _sharegpt_turn(item: Any, where: str) -> Message:
@@ -91,30 +99,11 @@ def _sharegpt_turn(item: Any, where: str) -> Message:
         raise Unusable("unknown_role", f"{where} is from {said_by!r}; wanted {wanted}")
     if not isinstance(value, str):
         raise Unusable("bad_content", f"{where}.value is {kind(value)}; wanted a string")
-    turn: dict[str, Any] = {"role": role, "content": value, "weight": item.get("weight")}
+    turn: dict[str, Any] = {key: item[key] for key in TURN_KEYS if key in item}
+    turn |= {"role": role, "content": value}
     if str(said_by).lower() in TOOL_CALL:
-        turn |= {"content": None, "tool_calls": _calls(value, where)}
+        turn |= {"content": None, "tool_calls": calls_in_text(value, f"{where}.value")}
     return read_message(turn, where)
-
-
-def _calls(value: str, where: str) -> list[Mapping[str, Any]]:
-    """The tool calls that a turn's text holds as JSON: an object, or a list of them."""
-    calls = _json(value, f"{where}.value")
-    return [{"function": call} for call in (calls if isinstance(calls, list) else [calls])]
-
-
-def _tools(tools: Any) -> Any:
-    """Tools may be written as a string of JSON; an empty one says that there are none."""
-    if not isinstance(tools, str):
-        return tools
-    return _json(tools, "tools") if tools.strip() else None
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise Unusable("bad_arguments", f"{where} is not valid JSON: {error}") from error
 
 
 def _system(row: Mapping[str, Any]) -> list[Message]:
@@ -147,13 +136,7 @@ def _answer(text: str) -> Message:
 
 
 def _untrained(message: Message) -> Message:
-    return Message(
-        role=message.role,
-        content=message.content,
-        name=message.name,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-    )
+    return replace(message, trained=False)
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

@@ -23,7 +23,7 @@ from .ways import planned_way
 MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through
-_NVME_GAIN = 0.05  # a drive is worn only for a step that is so much shorter
+_NVME_GAIN = 0.05  # a drive is worn only where any other step takes so much longer
 
 
 def choose_placement(
@@ -56,7 +56,7 @@ def choose_placement(
             finalists += fitting(_with_host_updates(sizes, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
-    if streamed and streamed[0][0] < seconds * (1 - _NVME_GAIN):
+    if streamed and seconds > streamed[0][0] * (1 + _NVME_GAIN):
         return streamed[0][1]
     return chosen
 
@@ -125,7 +125,8 @@ def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
     if config.device == "cuda" and config.state_format != "exact":
         return
     for placement in placements:
-        choices = {_updated_on_host(sizes, placement.tiers, part / 8) for part in range(1, 9)}
+        choose = _updated_on_host if placement.host_versions == 1 else _updated_here_and_there
+        choices = {choose(sizes, placement.tiers, part / 8) for part in range(1, 9)}
         for on_host in sorted(choices - {()}):
             yield replace(placement, on_host=on_host)
 
@@ -133,11 +134,22 @@ def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
 def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
     """The given share of the layers in host memory that are trained, the last ones: forward wants
     them last."""
+    layers = _trained_in_host_memory(sizes, tiers)
+    return tuple(layers[len(layers) - round(share * len(layers)) :])
+
+
+def _updated_here_and_there(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
+    """The given share of them evenly spread: updates that begin in backward share its link."""
+    layers = _trained_in_host_memory(sizes, tiers)
+    count = round(share * len(layers))
+    return tuple(layers[(2 * i + 1) * len(layers) // (2 * count)] for i in range(count))
+
+
+def _trained_in_host_memory(sizes: Sizes, tiers: Sequence[Tier]) -> list[int]:
     records = enumerate(zip(sizes.spec.records, tiers, strict=True))
-    layers = [
+    return [
         i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
     ]
-    return tuple(layers[len(layers) - round(share * len(layers)) :])
 
 
 def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
@@ -151,12 +163,13 @@ def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
     """Whether final gradients must wait for the update.
 
     They need not when each record's update can be written beside the committed state at once:
-    its factor is known, and a step that turns out not to be finite is dropped with its writes.
+    its factor is known, and a step that turns out not to be finite is dropped with its writes. A
+    strategy that updates in one pass at the end keeps them all the same.
     """
     homes = zip(spec.records, tiers, strict=True)
     updated = {tier for record, tier in homes if record.base is None}
     in_place = updated != {"nvme"} or config.commit_every_steps > 1
-    late = STRATEGIES[config.strategy].order == "microbatches"
+    late = STRATEGIES[config.strategy].settings.get("clip_way") == config.clip_way == "serial"
     return config.clip_mode == "exact" or in_place or late
 
 

@@ -84,7 +84,7 @@ class Plan:
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
     on_host: tuple[int, ...]  # records in host memory that the processor updates there
-    host_versions: int  # of the other records in host memory
+    host_versions: int  # of trained records in host memory
     cached: tuple[int, ...]  # records whose weights stay on the device, the rest elsewhere
     order: Order  # of a step: what goes through what
     frozen: tuple[int, ...]  # records that are only read
@@ -101,8 +101,7 @@ class Plan:
 
     def early(self, way: Way) -> frozenset[int]:
         """Records that are updated in their backward visit, before the norm is known."""
-        early = early_records(self.tiers, self.host_versions, self.on_host, way)
-        return early.difference(self.frozen)
+        return early_records(self.tiers, self.host_versions, way).difference(self.frozen)
 
     @property
     def total_device_bytes(self) -> int:

@@ -5,7 +5,7 @@ conversations, the turns that both begin with are the prompt. OpenAI's form is `
 `preferred_output` and `non_preferred_output`. The prompt is never trained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -22,11 +22,12 @@ from .row_types import (
     said,
     surplus,
 )
+from .tool_calls import read_tools
 
 PREFERENCES = {"chosen", "rejected", "preferred_output", "non_preferred_output"}
 OPENAI = ("preferred_output", "non_preferred_output")
 PLAIN = ("chosen", "rejected")
-INPUT_KEYS = {"messages", "tools", "parallel_tool_calls"}
+INPUT_KEYS = {"messages", "tools", "functions", "parallel_tool_calls"}
 
 
 def read_preference(row: dict[str, Any]) -> Preference:
@@ -56,7 +57,7 @@ def _read_openai(row: dict[str, Any]) -> Preference:
     ignored |= {f"input.{key}" for key in surplus(asked, INPUT_KEYS)}
     for name, items in (("input.messages", asked["messages"]), *((n, row[n]) for n in OPENAI)):
         ignored |= surplus_of_messages(items, name)
-    return _pair("openai preference", prompt, answers, OPENAI, asked.get("tools"), ignored)
+    return _pair("openai preference", prompt, answers, OPENAI, read_tools(asked), ignored)
 
 
 def _read_texts(row: dict[str, Any]) -> Preference:
@@ -68,7 +69,8 @@ def _read_texts(row: dict[str, Any]) -> Preference:
         answers = [[Message(role="assistant", content=_said_in(row, name), trained=True)]
                    for name in PLAIN]  # fmt: skip
         ignored |= surplus_of_messages(prompt, "prompt")
-        return _pair("preference", asked, answers, PLAIN, row.get("tools"), ignored - {"tools"})
+        ignored -= {"tools", "functions"}
+        return _pair("preference", asked, answers, PLAIN, read_tools(row), ignored)
     if not isinstance(prompt, str):
         raise Unusable(
             "no_prompt",
@@ -89,7 +91,7 @@ def _said_in(row: dict[str, Any], name: str) -> str:
 
 def _read_conversations(row: dict[str, Any]) -> Preference:
     """Answers that are messages; a single message may stand without its list."""
-    ignored = surplus(row, {"prompt", *PLAIN, "tools"})
+    ignored = surplus(row, {"prompt", *PLAIN, "tools", "functions"})
     answers = []
     for name in PLAIN:
         raw = [row[name]] if isinstance(row[name], dict) else row[name]
@@ -106,7 +108,7 @@ def _read_conversations(row: dict[str, Any]) -> Preference:
     else:
         wanted = "wanted a text or a list of messages"
         raise Unusable("bad_content", f"prompt is {kind(prompt)}; {wanted}")
-    return _pair("preference", asked, answers, PLAIN, row.get("tools"), ignored)
+    return _pair("preference", asked, answers, PLAIN, read_tools(row), ignored)
 
 
 def _shared_turns(
@@ -146,7 +148,7 @@ def _pair(
     prompt: Sequence[Message],
     answers: Sequence[Sequence[Message]],
     keys: Sequence[str],
-    tools: Any,
+    tools: tuple[Mapping[str, Any], ...],
     ignored: set[str],
 ) -> Preference:
     if not prompt:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
 from .chat import ChatTokenizer
 from .config import Objective
 from .data_report import DataProblem, DataReport, Overlong
@@ -15,6 +13,7 @@ from .labels import TrainOn
 from .row_account import RowAccount
 from .row_files import RowFile
 from .row_index import RowIndex
+from .row_json import dump
 from .row_types import RowFormat, RowProblem, said
 from .rows import RowReader
 from .token_files import new_dataset
@@ -152,7 +151,7 @@ def check_rows(
                     )
                 else:
                     formats[row.format] += 1
-                    index.add(place, *map(orjson.dumps, said(row)))
+                    index.add(place, *map(dump, said(row)))
             if len(problems) == MAX_LISTED_PROBLEMS or time.monotonic() > until:
                 complete = False
                 break

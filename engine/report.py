@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 EventType = Literal[
-    "phase", "message", "plan", "metrics", "eval", "commit", "checkpoint", "export", "result"
-]
+    "phase", "message", "plan", "metrics", "eval", "samples", "row_losses", "commit",
+    "checkpoint", "export", "result",
+]  # fmt: skip
 Level = Literal["info", "warn", "error"]
 StopReason = Literal["cancel", "pause", "shutdown"]
 Outcome = Literal["succeeded", "cancelled", "paused", "interrupted"]
@@ -65,10 +66,11 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token.
+    """One optimizer step, as measured. Times are seconds; `loss` is the mean per trained token, of
+    preferences per preference.
 
     `router_aux_loss` is of a mixture whose experts are balanced: what is minimised is `loss` and
-    router_aux_loss_coef times it.
+    router_aux_loss_coef times it. Rewards are of preferences (Totals.rewards).
     """
 
     step: int
@@ -97,10 +99,15 @@ class StepReport:
     rss_bytes: int
     device_peak_bytes: int
     router_aux_loss: float | None = None
+    reward_chosen: float | None = None
+    reward_rejected: float | None = None
+    reward_margin: float | None = None
+    reward_accuracy: float | None = None  # share of chosen answers with the greater reward
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values."""
-        return asdict(self)
+        """The fields as JSON-ready values; rewards only where there are any."""
+        fields = asdict(self).items()
+        return {k: v for k, v in fields if v is not None or not k.startswith("reward")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from .labels import TrainOn, render_rows
 from .packing import NUM_ANSWERS, padding_account
 from .row_files import RowFile, RowText
 from .row_index import RowIndex
-from .row_types import AnyRow, PlainText, Preference, RowFormat, RowProblem
+from .row_types import AnyRow, Conversation, PlainText, Preference, RowFormat, RowProblem
 from .rows import RowReader
 from .token_files import TokenWriter
 
@@ -83,6 +83,8 @@ class RowAccount:
             self._problems["unknown_token"].add(place, self._say_unknown(token))
             return
         self._note_oddities(place, row)
+        for code, said in dict(chain(*(one.notes for one in examples))).items():
+            self._notes[code].add(place, said)
         self._lengths.extend(len(one.ids) for one in examples)
         fitted = self._fit(place, examples)
         if fitted is not None:
@@ -98,6 +100,8 @@ class RowAccount:
     def _note_oddities(self, place: Place, row: AnyRow) -> None:
         if row.ignored_keys:
             self._notes["ignored_keys"].add(place, ", ".join(row.ignored_keys))
+        if isinstance(row, Conversation) and (said := _orphan(row)):
+            self._notes["orphan_answer"].add(place, said)
         for where, content in _contents(row):
             found = self._control.search(content)
             if found:
@@ -146,6 +150,7 @@ class RowAccount:
                 self._preview.append(self._pieces(example, trained))
         both = np.asarray([contents, labels], dtype=np.int64)
         self._index.add(place, both[0].tobytes(), both[1].tobytes())
+        self._writer.places.extend((len(self._files) - 1, place.line, place.item or 0))
 
     def _pieces(self, example: Example, trained: list[bool]) -> list[dict[str, Any]]:
         """The row's text in runs of tokens that are trained, or are not."""
@@ -211,6 +216,17 @@ def _contents(row: AnyRow) -> list[tuple[str, str]]:
         text = "text" if row.prompt is None else "completion"
         return [("prompt", row.prompt or ""), (text, row.completion)]
     return [(f"messages[{i}]", message.content or "") for i, message in enumerate(row.messages)]
+
+
+def _orphan(row: Conversation) -> str | None:
+    """What is said of a tool's answer to a call that no turn before it has made."""
+    called: set[Any] = set()
+    for i, message in enumerate(row.messages):
+        called |= {call["id"] for call in message.tool_calls if "id" in call}
+        asked = message.tool_call_id
+        if message.role == "tool" and called and asked and asked not in called:
+            return f"messages[{i}] answers the call {asked!r}, which no turn before it has made"
+    return None
 
 
 def _num_predicted(example: Example) -> int:

@@ -29,6 +29,12 @@ OTHER_CONTENTS = (  # first bytes, and the way out
     (b"PAR1", "is Parquet; write its rows as JSON, one object a line"),
     (b"\xff\xfe", "is UTF-16; write it as UTF-8"),
     (b"\xfe\xff", "is UTF-16; write it as UTF-8"),
+    (b"{\x00", "is UTF-16; write it as UTF-8"),
+    (b"[\x00", "is UTF-16; write it as UTF-8"),
+    (b"version https://git-lfs", "is a pointer of Git LFS, not the data; fetch it: git lfs pull"),
+    (b"<!", "is a web page, not the data; download the file itself"),
+    (b"<html", "is a web page, not the data; download the file itself"),
+    (b"ARROW1", "is an Arrow file; write its rows as JSON, one object a line"),
 )  # fmt: skip
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 QUOTE, COMMA, CLOSE = b'",]'
@@ -57,7 +63,9 @@ class RowFile:
         self._taken = 0  # bytes of the rows that came, unpacked
         try:
             self._content, packing = self._unpacked()
-            self._is_array = self._begin().lstrip().startswith(b"[")
+            begin = self._begin().lstrip()
+            self._is_array = begin.startswith(b"[")
+            self._check_one_line(begin)
         except BaseException:
             self._measured.close()
             raise
@@ -98,7 +106,7 @@ class RowFile:
 
     def _unpacked(self) -> "tuple[io.BufferedReader[Any], str]":
         plain = io.BufferedReader(self._measured, READ_BYTES)
-        first = plain.peek(8)
+        first = plain.peek(READ_BYTES)
         for magic, what in OTHER_CONTENTS:
             if first.startswith(magic):
                 raise DataProblem(f"{self.path.name} {what}")
@@ -110,6 +118,13 @@ class RowFile:
     def _begin(self) -> bytes:
         with self._blaming():
             return self._content.peek(READ_BYTES).removeprefix(BYTE_ORDER_MARK)
+
+    def _check_one_line(self, begin: bytes) -> None:
+        if re.match(rb'\{[ \t\r]*\n\s*"', begin):
+            raise DataProblem(
+                f"{self.path.name}: its first object is spread over several lines; write one "
+                "object a line (jq -c does it), or all rows in one array"
+            )
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:

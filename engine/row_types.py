@@ -35,13 +35,15 @@ class RowProblem:
 class Message:
     """One turn. Text parts are joined; arguments of tool calls are objects, not JSON strings.
 
-    `content` is None only beside tool calls. `trained` is true for the assistant's turns that the
+    `content` is None only beside tool calls or `reasoning`, what the assistant thought before it
+    spoke, where that is apart from its words. `trained` is true for the assistant's turns that the
     loss counts: those without `weight`, or with weight 1.
     """
 
     role: Role
     content: str | None
     trained: bool = False
+    reasoning: str | None = None
     name: str | None = None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     tool_call_id: str | None = None
@@ -50,6 +52,7 @@ class Message:
         """The message as chat templates expect it; keys without a value are left out."""
         values: dict[str, Any] = {"role": self.role, "content": self.content}
         optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        optional |= dict.fromkeys(("reasoning_content", "thinking"), self.reasoning)
         values |= {key: value for key, value in optional.items() if value is not None}
         if self.tool_calls:
             values["tool_calls"] = [dict(call) for call in self.tool_calls]

@@ -7,24 +7,13 @@ no turn is left out, and a key that is not understood is reported, never lost wi
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from .config import Objective
 from .messages import read_messages
 from .other_formats import read_alpaca, read_prompt_completion, read_sharegpt, read_text
 from .preferences import PREFERENCES, read_preference
-from .row_types import (
-    MAX_LINE_BYTES,
-    ROW_FORMATS,
-    AnyRow,
-    Preference,
-    Row,
-    RowProblem,
-    Unusable,
-    kind,
-)
+from .row_json import read_object
+from .row_types import ROW_FORMATS, AnyRow, Preference, Row, RowProblem, Unusable
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_KEYS_SHOWN = 8
 # By the keys that betray it; the first that fits. A key that is null is not there: tools that merge
 # tables of several formats write it so.
@@ -76,23 +65,9 @@ def parse_row(line: bytes, objective: Objective | None = None) -> AnyRow | RowPr
     A row that could be read either way is a preference where `objective` is dpo, else not.
     """
     try:
-        return _read(_object(line), objective)
+        return _read(read_object(line), objective)
     except Unusable as unusable:
         return unusable.problem
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    if len(line) > MAX_LINE_BYTES:
-        limit = f"longer than {MAX_LINE_BYTES // 2**20} MiB"
-        raise Unusable("line_too_long", f"the line is {limit}; split the row")
-    try:
-        row = orjson.loads(line.removeprefix(BYTE_ORDER_MARK))
-    except orjson.JSONDecodeError as error:
-        said = f"not valid JSON: {error.msg} (column {error.colno}); wanted one object a line"
-        raise Unusable("invalid_json", said) from error
-    if not isinstance(row, dict):
-        raise Unusable("not_an_object", f"the row is {kind(row)}; wanted an object")
-    return row
 
 
 def _read(row: dict[str, Any], objective: Objective | None) -> AnyRow:
@@ -107,7 +82,16 @@ def _read(row: dict[str, Any], objective: Objective | None) -> AnyRow:
     more = ", …" if len(row) > MAX_KEYS_SHOWN else ""
     wanted = "; ".join(f"{name} ({keys})" for name, keys in ROW_FORMATS.items())
     said = f"the row's format is not known (keys seen: {keys_seen}{more}); accepted: {wanted}"
+    lists = [key for key, value in row.items() if _holds_objects(value)]
+    if {"role", "content"} <= given:
+        said += '; is it a message? A row is {"messages": [...]}'
+    if len(lists) == 1:
+        said += f"; do the rows lie in its key {lists[0]!r}? Write that list alone"
     raise Unusable("unknown_format", said)
+
+
+def _holds_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
 
 
 def _refuse_judgements(row: dict[str, Any], given: set[str]) -> None:

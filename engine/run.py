@@ -29,6 +29,7 @@ from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
 from .report import OUTCOME_OF, Emit, Poll, RunEvent, RunResult, Watch
+from .samples import open_sampler
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
@@ -83,7 +84,9 @@ def run_job(
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
         (run_dir / STARTED).touch()
         workspace = partial(Workspace, spec, config, plan, store)
-        make = partial(Trainer, data=data, eval_data=eval_data, emit=emit, run_dir=run_dir)
+        sampler = open_sampler(config, eval_data, lengths.longest, emit)
+        made = partial(Trainer, data=data, eval_data=eval_data, sampler=sampler)
+        make = partial(made, emit=emit, run_dir=run_dir)
         exporter = Exporter(store, spec, config, slot_bytes=plan.slot_bytes, run_dir=run_dir)
         ended = train(workspace, make, exporter.listed(forms[0]), poll, watch)
         if ended.reason is not None:

@@ -10,6 +10,7 @@ from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
+from .sample_size import sample_bytes
 from .saved import adapter_bytes, attention_bytes, expert_bytes, norm_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
@@ -150,6 +151,7 @@ class Sizes:
             "kept_weights": self._kept_weights(placement),
             # A bounded logit waits with its slope, which is found by way of its square.
             "loss_chunk": logits * ((4 if fp32_compute else 12) + 8 * bool(spec.logit_softcap)),
+            "samples": sample_bytes(spec, config),
             "runtime": RUNTIME_BYTES[config.device],
         }
 
@@ -217,10 +219,9 @@ class Sizes:
 
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
-        once = still.union(placement.on_host)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
-            versions_at_home(i, versions, once) * size
+            versions_at_home(i, versions, still) * size
             for i, (size, home) in homes
             if home == tier and (i in still) == frozen
         )

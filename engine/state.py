@@ -25,6 +25,7 @@ __all__ = [
     "Slot",
     "StateViews",
     "clear_state",
+    "copy_state",
     "frozen_views",
     "join_master",
     "read_weights",
@@ -163,11 +164,20 @@ class _Head:
 
 def state_bytes(state: RecordViews) -> int:
     """Bytes of all components."""
+    return sum(one.nbytes for one in _components(state))
+
+
+def copy_state(source: RecordViews, target: RecordViews) -> None:
+    """Copy all components of a record into another one of the same kind."""
+    for one, other in zip(_components(source), _components(target), strict=True):
+        other.copy_(one)
+
+
+def _components(state: RecordViews) -> list[Tensor]:
     if isinstance(state, LayerViews):
         tensors = [getattr(state.matrices, field.name) for field in fields(MatrixViews)]
-        held = sum(one.nbytes for one in tensors if isinstance(one, Tensor))
-        return held + state_bytes(state.vectors)
-    return sum(one.nbytes for one in (state.hi, state.lo, state.exp_avg, state.exp_avg_sq))
+        return [one for one in tensors if isinstance(one, Tensor)] + _components(state.vectors)
+    return [state.hi, state.lo, state.exp_avg, state.exp_avg_sq]
 
 
 def clear_state(slot: Slot, record: RecordSpec) -> None:

@@ -18,6 +18,7 @@ from .orders import ordered_visits
 from .pending import PendingUpdate
 from .pipeline import VisitTimes
 from .step_compute import StepCompute, StepInputs
+from .totals import Totals
 from .visits import Phase, Visit, redo_visits
 from .workspace import Workspace
 
@@ -30,10 +31,9 @@ class StepOutcome:
     `pending` is the update that the next step, or a sweep, owes the records.
     """
 
-    loss_sum: float
+    totals: Totals
     balance_loss: float | None
-    num_trained: int
-    num_correct: int
+    target_losses: torch.Tensor | None  # as LossSums.losses gives them
     grad_norm: float
     clip_factor: float
     clipped: bool
@@ -51,6 +51,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     Writes of a step that is skipped are dropped. The caller commits.
     """
     compute = StepCompute(work, mover, inputs)
+    compute.sums.of_targets = [] if work.config.row_losses else None
     mover.drop_writes = False
     owed = inputs.pending is not None
     visits = _visits(work, inputs, pending=owed)
@@ -62,7 +63,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
             work.store.abort()
             mover.settle_guesses(right=False)
         elif work.config.clip_mode == "exact" and settled.clipped:
-            again = redo_visits(work.plan.early("speculative"))
+            again = redo_visits(work.plan.early("speculative"), work.plan.on_host)
             times += mover.pipeline.run(again, compute.visit)
             visits += again
         else:
@@ -72,10 +73,9 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     begun = compute.marks[0].came
     spans = phase_seconds(visits, compute.marks)
     return StepOutcome(
-        loss_sum=float(compute.sums.loss),
+        totals=compute.totals(),
         balance_loss=compute.balance.loss(),
-        num_trained=compute.sums.num_trained,
-        num_correct=int(compute.sums.correct),
+        target_losses=compute.sums.losses(),
         grad_norm=settled.norm,
         clip_factor=settled.factor,
         clipped=settled.clipped,

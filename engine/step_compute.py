@@ -10,8 +10,8 @@ from headrace.storage import Fence
 
 from .activations import Activations, DeviceActivations, HostActivations
 from .balance import step_balance
-from .clip import clip_factor
 from .data import Microbatch
+from .factors import Factors, Settled
 from .forward import ForwardCompute
 from .gradients import Gradients
 from .head import head_backward
@@ -42,16 +42,6 @@ class StepInputs:
     another_follows: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The verdict on a step's gradient: its norm and the factor that scales it."""
-
-    norm: float
-    factor: float
-    clipped: bool
-    skipped: bool
-
-
 class StepCompute(ForwardCompute):
     """The compute stage of a training step: forward, head, backward and update."""
 
@@ -59,13 +49,11 @@ class StepCompute(ForwardCompute):
         super().__init__(work, inputs.microbatches)
         self._mover = mover
         self._inputs = inputs
-        self._loss_scale = 1.0 / max(1, sum(len(wanted) for _, wanted in self.targets))
         self._activations = self._new_activations()
         self._kept: dict[int, tuple[Weights, list[LayerGraph]]] = {}
         self.balance = step_balance(work.spec.experts, inputs.microbatches, work.device)
         self._gradients = Gradients(work)
-        self._settled: Settled | None = None
-        self._one = torch.ones((), device=work.device)
+        self._factors = Factors(work, self._gradients, inputs.last_norm)
         self._grad_hidden: dict[int, Tensor] = {}  # by microbatch
         self._sums_landed: dict[str, Fence] = {}  # gradients so far, on their way to the host
         layers = work.spec.of_kind("layer")
@@ -121,6 +109,7 @@ class StepCompute(ForwardCompute):
                 work.table_grad.zero_()
         (norm_grad,) = param_views(work.norm_grad, layout).values()
         for m in self.chosen(visit):
+            scale = self._token_scale(m, layout, slot)
             self._grad_hidden[m] = head_backward(
                 work.module,
                 self.hidden.pop(m),
@@ -129,9 +118,9 @@ class StepCompute(ForwardCompute):
                 table=work.table,
                 norm_grad=None if layout.base else norm_grad,
                 table_grad=None if head[0].base else work.table_grad,
-                loss_scale=self._loss_scale,
+                loss_scale=scale,
                 chunk_tokens=work.config.loss_chunk_tokens,
-                sums=self.sums,
+                sums=self.preferences.tokens if self.answers else self.sums,
             )
         if not self._is_last(visit):
             return
@@ -140,7 +129,7 @@ class StepCompute(ForwardCompute):
             return
         kept = self._gradients.finish(layout, work.norm_grad)
         if visit.writes:
-            self._apply(layout, slot, kept, self._early_factor(layout))
+            self._apply(layout, slot, kept, self._factors.early(layout))
 
     def _backward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         work = self.work
@@ -167,7 +156,7 @@ class StepCompute(ForwardCompute):
         if trained is not None:
             kept = self._gradients.finish(trained, flat)
             if visit.writes:
-                self._apply(layout, slot, kept, self._early_factor(layout))
+                self._apply(layout, slot, kept, self._factors.early(layout))
         if i == 0 and work.spec.of_kind("embedding")[0].base is None:
             self._embedding_backward()
 
@@ -225,9 +214,12 @@ class StepCompute(ForwardCompute):
         if late and self.settle().skipped:
             return
         if visit.on_host:
-            self._mover.host_updates.submit(layout, self._host_factor(layout), self._inputs.scalars)
+            factor_there = self._factors.on_host(layout, late=late)
+            self._mover.host_updates.submit(
+                layout, factor_there, self._inputs.scalars, is_guess=not late
+            )
             return
-        factor = self._final_factor(layout) if late else self._early_factor(layout)
+        factor = self._factors.final(layout) if late else self._factors.early(layout)
         self._apply(layout, slot, self._gradients.kept(layout, early=not late), factor)
 
     def _apply(
@@ -238,33 +230,6 @@ class StepCompute(ForwardCompute):
         if cached is not None and slot is not None:
             cached.take_from(slot.device)
 
-    def _early_factor(self, layout: RecordLayout) -> Tensor:
-        """In backward: the factor of modes that know it, and 1 as the guess of `exact`."""
-        mode = self.work.config.clip_mode
-        if mode == "per_layer":
-            return clip_factor(self._gradients.own_norm(layout), self.work.config.max_grad_norm)
-        if mode == "lagged":
-            return self._lagged_factor()
-        return self._one
-
-    def _final_factor(self, layout: RecordLayout) -> Tensor:
-        if self.work.config.clip_mode == "exact":
-            return self._one * self.settle().factor
-        return self._early_factor(layout)
-
-    def _host_factor(self, layout: RecordLayout) -> float:
-        """The final factor for the processor: known since the norm is, but for each layer's own."""
-        if self.work.config.clip_mode == "per_layer":
-            return float(self._early_factor(layout))
-        return self.settle().factor
-
-    def _lagged_factor(self) -> Tensor:
-        last = self._inputs.last_norm
-        if last is None:
-            return self._one
-        norm = torch.tensor(last, dtype=torch.float64, device=self.work.device)
-        return clip_factor(norm, self.work.config.max_grad_norm)
-
     def _before(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         if visit.pending and self._inputs.pending is not None:
             self._inputs.pending.apply(self.work, layout, slot)
@@ -273,25 +238,11 @@ class StepCompute(ForwardCompute):
         """What the next step owes every record; nothing after a step that is skipped."""
         if self.settle().skipped:
             return None
-        factors = {layout.name: self._final_factor(layout) for layout in self.work.spec.trained}
+        factors = {layout.name: self._factors.final(layout) for layout in self.work.spec.trained}
         return PendingUpdate(factors=factors, scalars=self._inputs.scalars)
 
     def settle(self) -> Settled:
-        """The norm over all records, in record order, and what follows from it; once per step."""
-        if self._settled is None:
-            norm = self._gradients.norm()
-            mode = self.work.config.clip_mode
-            factor = self._one
-            if mode == "exact":
-                factor = clip_factor(norm, self.work.config.max_grad_norm)
-            elif mode == "lagged":
-                factor = self._lagged_factor()
-            skipped = not bool(torch.isfinite(norm))
-            self._mover.drop_writes = skipped
-            self._settled = Settled(
-                norm=float(norm),
-                factor=float(factor),
-                clipped=not skipped and bool(factor < 1),
-                skipped=skipped,
-            )
-        return self._settled
+        """The verdict on the step's gradient; once per step."""
+        settled = self._factors.settle()
+        self._mover.drop_writes = settled.skipped
+        return settled

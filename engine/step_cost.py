@@ -8,18 +8,23 @@ from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier, keeps_grad_on_device
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
+from .packing import NUM_ANSWERS
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
 SUM_BYTES = 4  # of an element of a gradient's sum
+# Memory traffic of an update into a second version over that of one in place, bf16 gradients: the
+# place that is written to is read first.
+_ASIDE = (3 * 12 + 2) / (2 * 12 + 2)
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What passes through the model in one step. `tokens` count the padding, too."""
+    """What passes through the model in one step. `tokens` count the padding, too; `row_tokens` are
+    those that attend to each other, of preferences an answer's."""
 
     tokens: int
     microbatches: int
@@ -41,7 +46,7 @@ class StepLoad:
         return cls(
             tokens=tokens,
             microbatches=microbatches,
-            row_tokens=max(1, tokens // config.batch_rows),
+            row_tokens=max(1, tokens // (config.batch_rows * NUM_ANSWERS[config.objective])),
             trained_tokens=math.ceil(tokens * trained_share),
         )
 
@@ -161,6 +166,8 @@ class StepModel:
     def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
         """An update by the processor. Where it computes as well, that waits meanwhile."""
         seconds = self._per_element("host_update", record.num_elements)
+        if visit.phase == "backward":
+            seconds *= _ASIDE
         up = visit_bytes(self.spec, self.config, visit, "host")["h2d"]  # renews cached weights
         alone = self.config.device == "cpu"
         return VisitCost(
@@ -235,7 +242,8 @@ class StepModel:
         """Loss and both gradients; the sums of the table's rows are finished here."""
         table = self.spec.vocab_size * self.spec.hidden_size
         rate = self.rates.head_flops or self.rates.flops(self._microbatch_tokens, backward=True)
-        products = head_flops(self.spec, trained_tokens=self.load.trained_tokens) / rate
+        tokens, dpo = self.load.trained_tokens, self.config.objective == "dpo"
+        products = head_flops(self.spec, trained_tokens=tokens, of_preferences=dpo) / rate
         if not self.spec.trains_table:
             return products
         return products + 4 * table / self.rates.device_memory + self._per_element("finish", table)

@@ -43,7 +43,7 @@ class StepTruth:
             tokens=sum(batch.ids.numel() for batch in batches),
             microbatches=len(batches),
             row_tokens=_row_tokens(batches),
-            trained_tokens=outcome.num_trained,
+            trained_tokens=outcome.totals.num_trained,
         )
         lost = way == "speculative" and self._config.clip_mode == "exact" and outcome.clipped
         return self._expectation.step(load, way, pending=owed, redone=lost, committed=committed)

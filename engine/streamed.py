@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from .export import ReadPieces
-from .layer import LayerModule, Positions
+from .layer import LayerModule
 from .model import EMBEDDING, NORM, ModelSpec, ParamSpec, RecordLayout
+from .places import Positions
 
 Named = dict[str, Tensor]  # parameters by their names in the whole model, fp32
 Change = Callable[[Named], Named]

@@ -2,7 +2,8 @@
 
 A data set is a folder: `tokens.bin` (uint32, all rows after each other), `trained.bin` (uint8, 1
 where the token is labelled), `offsets.bin` (int64, the first token of each row, then the number of
-all), and `report.json`.
+all), `places.bin` (int64: the place in report.json's `files`, the line and the item, or 0, of each
+row), and `report.json`.
 """
 
 import json
@@ -19,15 +20,20 @@ import numpy as np
 from headrace.storage import sync_directory
 
 TOKENS, TRAINED, OFFSETS, REPORT = "tokens.bin", "trained.bin", "offsets.bin", "report.json"
+PLACES = "places.bin"
 
 
 class TokenWriter:
-    """Appends rows to the files of a data set; memory grows by eight bytes a row."""
+    """Appends rows to the files of a data set; memory grows by 32 bytes a row.
+
+    Whoever appends the rows tells their `places`.
+    """
 
     def __init__(self, tokens: BinaryIO, trained: BinaryIO) -> None:
         self._tokens = tokens
         self._trained = trained
         self.offsets = array("q", [0])
+        self.places = array("q")
         self.report: Mapping[str, Any] | None = None
 
     def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
@@ -56,6 +62,7 @@ def new_dataset(out_dir: Path) -> Iterator[TokenWriter]:
             yield writer
         if writer.report is not None:
             (partial / OFFSETS).write_bytes(writer.offsets.tobytes())
+            (partial / PLACES).write_bytes(writer.places.tobytes())
             (partial / REPORT).write_text(json.dumps(writer.report, indent=1) + "\n")
             _put_in_place(partial, out_dir)
     finally:

@@ -12,7 +12,7 @@ from .checkpoint import LoopState
 from .data import Microbatch, TokenDataset, step_microbatches
 from .early_stop import judge
 from .errors import NotFinite
-from .evaluation import evaluate
+from .evaluation import eval_event, evaluate
 from .homes import Way
 from .listed import Checkpoints, Save
 from .lr_schedule import rate_at
@@ -20,8 +20,11 @@ from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
+from .reference import with_reference
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
+from .row_losses import open_row_losses
 from .row_order import num_steps
+from .samples import Sampler
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
 from .step_spans import StepPictures
@@ -42,11 +45,13 @@ class Trainer:
         emit: Emit,
         save: Save,
         run_dir: Path,
+        sampler: Sampler | None = None,
     ) -> None:
         self.work = work
         self.config = work.config
         self.data = data
         self.eval_data = eval_data
+        self.sampler = sampler
         self.emit = emit
         self.save = save
         self.run_dir = run_dir
@@ -66,11 +71,20 @@ class Trainer:
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
         self._arrangement = Arrangement.of(self.config)
+        self._row_losses = open_row_losses(run_dir, self.config, data, self.total_steps, emit)
         self._warned: set[str] = set()
         self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
         self._truth = StepTruth(work, emit)
+
+    def find_reference(self, poll: Poll) -> None:
+        """Of preferences: what the answers' log-probabilities were before training."""
+        if self.config.objective == "dpo":
+            self.data, self.eval_data, self.state = with_reference(
+                self.work, self.mover, self.state, data=self.data, eval_data=self.eval_data,
+                total_steps=self.total_steps, emit=self.emit, poll=poll,
+            )  # fmt: skip
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -122,6 +136,8 @@ class Trainer:
         if outcome.skipped:
             self.work.store.begin(step)  # what was written is dropped, the step still counts
         self._advance(step, outcome)
+        if self._row_losses is not None and outcome.target_losses is not None:
+            self._row_losses.take(step, batches, outcome.target_losses)
 
         def report(commit_seconds: float) -> StepReport:
             committed = commit_seconds > 0
@@ -167,11 +183,11 @@ class Trainer:
             step=step,
             updates=state.updates + (not outcome.skipped),
             skipped_in_row=state.skipped_in_row + 1 if outcome.skipped else 0,
-            trained_tokens=state.trained_tokens + outcome.num_trained,
+            trained_tokens=state.trained_tokens + outcome.totals.num_trained,
             last_norm=state.last_norm if outcome.skipped else outcome.grad_norm,
             clipped_last=state.clipped_last if outcome.skipped else outcome.clipped,
-            last_loss=outcome.loss_sum / max(1, outcome.num_trained),
-            last_accuracy=outcome.num_correct / max(1, outcome.num_trained),
+            last_loss=outcome.totals.loss,
+            last_accuracy=outcome.totals.token_accuracy,
         )
 
     def _commit_due(self) -> bool:
@@ -186,6 +202,7 @@ class Trainer:
         step = self.state.step
         if self.committed_step == step:
             return 0.0
+        self.mover.host_updates.wait_all()  # what the processor still does is of the step
         started = perf_counter()
         self._sweep()
         self.mover.flush_homes()
@@ -226,27 +243,19 @@ class Trainer:
             self._pending = None
 
     def evaluate(self) -> None:
-        """Evaluate the present weights and say so; nothing when there is no evaluation data."""
-        if self.eval_data is None:
+        """Evaluate the present weights and say so, as far as there are data and prompts for it."""
+        if self.eval_data is None and self.sampler is None:
             return
-        self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
         self._sweep()
-        found = evaluate(self.work, self.mover, self.eval_data)
-        self.state = replace(
-            self.state, last_eval_loss=found.loss, last_eval_accuracy=found.token_accuracy
-        )
-        self.emit(
-            RunEvent(
-                type="eval",
-                message=f"evaluation loss {found.loss:.4f} over {found.num_trained} tokens",
-                step=self.state.step,
-                data={
-                    "eval_loss": found.loss,
-                    "eval_tokens": found.num_trained,
-                    "eval_token_accuracy": found.token_accuracy,
-                },
+        if self.eval_data is not None:
+            self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
+            found = evaluate(self.work, self.mover, self.eval_data)
+            self.state = replace(
+                self.state, last_eval_loss=found.loss, last_eval_accuracy=found.token_accuracy
             )
-        )
+            self.emit(eval_event(found, self.state.step))
+        if self.sampler is not None:
+            self.sampler.tell(self.work, self.mover, self.state.step)
 
     def _evaluate_due(self) -> None:
         every = self.config.eval_every_steps

@@ -62,23 +62,23 @@ def step_visits(
     embedding. The `early_records` are updated in their backward visit (Placement.early); every
     other record is updated after the last backward visit, when the norm is known, or, when
     the way is deferred, in the next step's first visit to it. `pending`: there is such an update.
-    Those in `on_host` are updated in host memory as soon as the norm is known, in either case, in
-    the order in which forward will want them. Weights of those in `cached` are on the device, so
-    that only their update moves anything. The last layer, where forward turns around, stays
-    in its slot when there are enough of them. A frozen record is only read; what lies beside it is
-    on the device, updated at the step's end.
+    Those in `on_host` are updated in host memory: early ones when their gradient is there, the
+    others as soon as the norm is known, in the order in which forward will want them. Weights of
+    those in `cached` are on the device, so that only their update moves anything. The last layer,
+    where forward turns around, stays in its slot when there are enough of them. A frozen record is
+    only read; what lies beside it is on the device, updated at the step's end.
     """
     trained = {i for i, record in enumerate(spec.records) if record.base is None}
+    early_there = set(on_host).intersection(early_records)
     owed = trained.difference(on_host) if pending else set()
     index = {record.name: i for i, record in enumerate(spec.records)}
     embed = [index[record.name] for record in spec.of_kind("embedding")]
     layers = [index[record.name] for record in spec.of_kind("layer")]
-    head = [index[record.name] for record in spec.of_kind("head")]
-    norm = index["norm"]
+    head, norm = [index[record.name] for record in spec.of_kind("head")], index["norm"]
     kept = {layers[i] for i in keep_layers}
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
-        early = i in early_records
+        early = i in early_records and i not in early_there
         reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
         return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
 
@@ -95,15 +95,26 @@ def step_visits(
     visits += [gradient(i, "update", False) for i in head if i in early_records]
     for i in reversed(layers[spec.first_backward_layer :]):
         visits.append(gradient(i, "backward", i not in kept))
+        if i in early_there:
+            visits.append(host_update_visit(i, phase="backward"))
     visits += [gradient(i, "update", False) for i in embed if i in early_records]
     visits = [_with_cached(visit) if visit.record in cached else visit for visit in visits]
     if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
-    visits += [host_update_visit(i, cached=i in cached) for i in sorted(on_host)]
-    left = trained.difference(early_records, on_host)
-    late = [i for i in (*head, norm, *reversed(layers), *embed) if i in left]
-    beside = [index[record.name] for record in spec.of_kind("beside")]
-    return visits + [update_visit(i) for i in [*(late if way != "deferred" else ()), *beside]]
+    late_there = sorted(set(on_host).difference(early_records))
+    visits += [host_update_visit(i, cached=i in cached) for i in late_there]
+    return visits + _late_updates(spec, trained.difference(early_records, on_host), way)
+
+
+def _late_updates(spec: ModelSpec, left: Collection[int], way: Way) -> list[Visit]:
+    """Updates of `left` when the norm is known, unless deferred; then what is beside layers."""
+    left = () if way == "deferred" else left
+    of = {
+        kind: [i for i, record in enumerate(spec.records) if record.kind == kind]
+        for kind in ("head", "norm", "layer", "embedding", "beside")
+    }
+    order = (*of["head"], *of["norm"], *reversed(of["layer"]), *of["embedding"])
+    return [update_visit(i) for i in (*(i for i in order if i in left), *of["beside"])]
 
 
 def _with_cached(visit: Visit) -> Visit:
@@ -117,7 +128,7 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
         return list(visits)
     return [
         visit
-        if visit.record != record
+        if visit.record != record or visit.on_host
         else replace(visit, holds=True)
         if visit.action == "forward"
         else replace(visit, held=True, reads="rest" if visit.reads == "state" else "nothing")
@@ -159,24 +170,31 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
     )
 
 
-def host_update_visit(record: int, *, cached: bool = False) -> Visit:
+def host_update_visit(
+    record: int, *, phase: Phase = "optimizer", cached: bool = False, committed: bool = False
+) -> Visit:
     """A visit that has the processor update a record in host memory from its kept gradient.
 
-    Weights that are `cached` on the device are read there when it is done.
+    In backward it is made before the norm is known. Weights that are `cached` on the device are
+    read there when it is done.
     """
     return Visit(
         record=record,
         action="update",
         reads="weights" if cached else "nothing",
         writes=False,
-        phase="optimizer",
+        phase=phase,
+        committed=committed,
         on_host=True,
     )
 
 
-def redo_visits(early_records: Collection[int]) -> list[Visit]:
+def redo_visits(early_records: Collection[int], on_host: Collection[int] = ()) -> list[Visit]:
     """The second try of a speculative step: every early update again, from the state before it."""
-    return [update_visit(i, committed=True) for i in sorted(early_records)]
+    return [
+        (host_update_visit if i in on_host else update_visit)(i, committed=True)
+        for i in sorted(early_records)
+    ]
 
 
 def link_bytes(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from .checkpoint import LoopState
+from .reference import Interrupted
 from .report import Outcome, Poll, RunEvent, RunResult, StopReason, Watch
 from .step_report import traffic
 from .trainer import Trainer
@@ -70,6 +71,10 @@ def _train(
 
 def _steps(trainer: Trainer, poll: Poll) -> StopReason | None:
     """With an evaluation before the first step and after the last; why it stopped before that."""
+    try:
+        trainer.find_reference(poll)
+    except Interrupted as stop:
+        return stop.reason
     state = trainer.state
     if state.step == 0:
         trainer.evaluate()

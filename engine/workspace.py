@@ -133,20 +133,20 @@ class Workspace:
             for i, layout in enumerate(spec.records)
             if i in plan.cached
         }
-        once = {*plan.on_host, *plan.frozen}
         self.homes: Mapping[str, HostHome] = {
             layout.name: HostHome(
                 [
                     self.arena.carve(self.records[layout.name].padded_bytes)
-                    for _ in range(versions_at_home(i, plan.host_versions, once))
+                    for _ in range(versions_at_home(i, plan.host_versions, plan.frozen))
                 ]
             )
             for i, layout in enumerate(spec.records)
             if tiers[layout.name] == "host"
         }
         self._allocate_gradients(slab)
-        if self.device.type == "cpu":
-            compile_update(self.config.state_format, self.dtype)
+        if self.device.type == "cpu" or plan.on_host:
+            aside = plan.host_versions > 1
+            compile_update(self.config.state_format, self.dtype, aside=aside)
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
         self.module = LayerModule(

@@ -141,9 +141,19 @@ class Client:
 
     def events(self, job_id: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
         """Every event of a job, newest first, asked for a page at a time."""
+        return self._pages(f"/v1/fine_tuning/jobs/{job_id}/events", page)
+
+    def samples(self, job_id: str, *, page: int = 20) -> Iterator[dict[str, Any]]:
+        """A job's sample texts by evaluation, newest first, likewise."""
+        return self._pages(f"/v1/fine_tuning/jobs/{job_id}/samples", page)
+
+    def row_losses(self, job_id: str) -> dict[str, Any]:
+        """The rows of a job that stand out by their loss."""
+        return dict(self.call("GET", f"/v1/fine_tuning/jobs/{job_id}/row_losses"))
+
+    def _pages(self, path: str, page: int) -> Iterator[dict[str, Any]]:
         after: dict[str, str] = {}
         while True:
-            path = f"/v1/fine_tuning/jobs/{job_id}/events"
             found = self.call("GET", path, params={"limit": page, **after})
             yield from found["data"]
             if not found.get("has_more") or not found["data"]:

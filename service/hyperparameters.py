@@ -58,6 +58,13 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "train_on": asked.get("train_on") or "assistant",
         "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
+        "row_losses": asked.get("row_losses") is not False,
+        "sample_prompts": asked.get("sample_prompts"),
+        "sample_rows": asked.get("sample_rows") or 0,
+        "sample_tokens": asked.get("sample_tokens") or 64,
+        "sample_prompt_tokens": asked.get("sample_prompt_tokens") or 512,
+        "sample_temperature": asked.get("sample_temperature") or 0.0,
+        "sample_seed": asked.get("sample_seed") or 0,
         "early_stopping": asked.get("early_stopping"),
         "checkpoint_every": asked.get("checkpoint_every"),
         "keep_last": asked.get("keep_last") or 1,
@@ -130,11 +137,15 @@ def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bo
         )
     if asked.get("packing") == "off" and asked.get("microbatch_tokens"):
         raise refuse("microbatch_tokens is for packed rows, but packing is off.", "packing")
-    if asked.get("eval_every") and not has_validation:
-        raise refuse("eval_every needs a validation_file; there is none.", "eval_every")
+    if asked.get("eval_every") and not (has_validation or asked.get("sample_prompts")):
+        message = "eval_every needs a validation_file, or sample_prompts; there are none."
+        raise refuse(message, "eval_every")
+    if asked.get("sample_rows") and not has_validation:
+        raise refuse("sample_rows are of a validation_file; there is none.", "sample_rows")
     for name in ("early_stopping", "keep_best"):
-        if asked.get(name) and not asked.get("eval_every"):
-            raise refuse(f"{name} goes by evaluations; give eval_every too.", name)
+        if asked.get(name) and not (asked.get("eval_every") and has_validation):
+            message = f"{name} goes by evaluations; give a validation_file and eval_every too."
+            raise refuse(message, name)
     if asked.get("adapter") and asked.get("freeze"):
         raise refuse("freeze and adapter do not go together: adapters freeze it all.", "freeze")
     if asked.get("keep_best") and not asked.get("checkpoint_every"):

@@ -30,7 +30,13 @@ from headrace.engine import (
 from .errors import ApiError
 from .hyperparameters import check_asked, method_values, settle
 from .preparation import PrepareRequest
-from .run_settings import asked_exports, checkpoint_values, free_values, shown_settings
+from .run_settings import (
+    asked_exports,
+    checkpoint_values,
+    free_values,
+    sample_values,
+    shown_settings,
+)
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
@@ -148,6 +154,7 @@ def train_values(
         **method_values(settled),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
+        **sample_values(settled),
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),

@@ -131,6 +131,11 @@ class _Gauges(Collector):
             ),
         }
         loss = GaugeMetricFamily("headrace_job_loss", "Newest loss", labels=["job", "split"])
+        accuracy = GaugeMetricFamily(
+            "headrace_job_token_accuracy",
+            "Newest share of tokens that were foretold",
+            labels=["job", "split"],
+        )
         tokens = CounterMetricFamily("headrace_job_tokens", "Tokens of the job", labels=["job"])
         tiers = GaugeMetricFamily(
             "headrace_tier_bytes", "Bytes that the plan gives a tier", labels=["tier", "kind"]
@@ -139,15 +144,20 @@ class _Gauges(Collector):
             for name, gauge in gauges.items():
                 if (value := job.engine.get(name)) is not None:
                     gauge.add_metric([job.id], value)
-            for split, name in (("train", "loss"), ("valid", "eval_loss")):
+            for gauge, split, name in (
+                (loss, "train", "loss"),
+                (loss, "valid", "valid_loss"),
+                (accuracy, "train", "token_accuracy"),
+                (accuracy, "valid", "valid_mean_token_accuracy"),
+            ):
                 if (value := job.engine.get(name)) is not None:
-                    loss.add_metric([job.id, split], value)
+                    gauge.add_metric([job.id, split], value)
             tokens.add_metric([job.id], job.engine.get("tokens_seen", 0))
             for tier in ("device", "host"):
                 planned = (job.engine.get("plan") or {}).get(f"{tier}_bytes") or {}
                 for kind, size in planned.items():
                     tiers.add_metric([tier, kind], size)
-        yield from (*gauges.values(), loss, tokens, tiers)
+        yield from (*gauges.values(), loss, accuracy, tokens, tiers)
 
 
 def _box(status: Mapping[str, Any]) -> Iterator[Metric]:

@@ -3,7 +3,7 @@
 Every function reads the journal and is called in a thread.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -11,16 +11,24 @@ from typing import Any
 from .contract import Daemon
 from .form_fields import common_fields, other_fields, run_fields
 from .formats import pick
-from .jobs import JobRecord
+from .jobs import EventRecord, JobRecord
 from .model_names import known_models
 from .plan_view import advice, homes, plan_groups
 from .queue_times import look
-from .shapes import checkpoint_object, event_object, file_object, job_object
+from .shapes import (
+    checkpoint_object,
+    event_object,
+    file_object,
+    job_object,
+    row_losses_object,
+    samples_object,
+)
 from .status import daemon_status
 
 PAGE_JOBS = 20
 SHOWN_EVENTS = 50
 SHOWN_CHECKPOINTS = 50
+SHOWN_SAMPLES = 8  # evaluations
 SHOWN_FILES = 200
 ROADS = {
     "direct": "straight to the drive",
@@ -63,6 +71,7 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
     plan = job.engine.get("plan") or {}
     events = journal.story(job_id, limit=SHOWN_EVENTS + 1)
     held = journal.checkpoints(job_id, limit=SHOWN_CHECKPOINTS)
+    told = journal.events(job_id, type="row_losses", limit=1)
     files = [journal.file(name) for name in (job.training_file, job.validation_file) if name]
     return {
         "job": state,
@@ -76,6 +85,8 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
         "events": _without_repeats(event_object(event) for event in events[:SHOWN_EVENTS]),
         "has_more_events": len(events) > SHOWN_EVENTS,
         "reports": journal.data_reports(job_id),
+        "row_losses": row_losses_object(told[0]) if told else None,
+        "samples": sample_groups(journal.events(job_id, type="samples", limit=SHOWN_SAMPLES)),
         "plan": plan_groups(plan, on_cpu=pick(job.engine, "settings.device") == "cpu"),
         "homes": homes(plan),
         "advice": advice(plan),
@@ -108,6 +119,16 @@ def _memory_budget(status: Mapping[str, Any]) -> int | None:
             return None
         total += size
     return total
+
+
+def sample_groups(events: Sequence[EventRecord]) -> list[dict[str, Any]]:
+    """Sample texts by prompt: what is the same at all evaluations, and the texts, newest first."""
+    groups: dict[str, dict[str, Any]] = {}
+    for told in map(samples_object, events):
+        for one in told["samples"]:
+            group = groups.setdefault(one["source"], {**one, "texts": []})
+            group["texts"].append({**one, "step": told["step_number"]})
+    return list(groups.values())
 
 
 def settings_rows(job: JobRecord) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ class Rates:
             "total_steps": report["total_steps"],
             "epoch": report["epoch"],
             "loss": report["loss"],
+            "token_accuracy": report["token_accuracy"],
             "tokens_per_s": round(tokens / max(seconds, 1e-9), 3),
             "step_time_s": round(step_seconds, 4),
             "eta_s": round(left * step_seconds, 1),

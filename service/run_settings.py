@@ -22,6 +22,17 @@ def checkpoint_values(settled: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def sample_values(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that settled hyperparameters say of sample texts and of rows.
+
+    Jobs from before there were any say nothing.
+    """
+    names = ("row_losses", "sample_rows", "sample_tokens", "sample_prompt_tokens",
+             "sample_temperature", "sample_seed")  # fmt: skip
+    given = {name: settled[name] for name in names if name in settled}
+    return {"sample_prompts": settled.get("sample_prompts") or [], **given}
+
+
 def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of TrainConfig that a create body says of commits, limits and export."""
     durability = body.get("durability") or {"steps": body.get("commit_every") or 1}

@@ -65,6 +65,13 @@ class Hyperparameters(Strict):
     train_on: Literal["assistant", "last_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
+    row_losses: bool | None = None
+    sample_prompts: Annotated[list[Name], Field(min_length=1, max_length=16)] | None = None
+    sample_rows: Annotated[int, Field(ge=0, le=16)] | None = None
+    sample_tokens: Annotated[int, Field(ge=1, le=4096)] | None = None
+    sample_prompt_tokens: Count | None = None
+    sample_temperature: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | None = None
+    sample_seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
     early_stopping: EarlyStopping | None = None
     checkpoint_every: Every | None = None
     keep_last: Count | None = None

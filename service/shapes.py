@@ -25,7 +25,7 @@ ORGANIZATION = "headrace"
 def job_object(
     job: JobRecord, *, place: Place | None = None, in_list: bool = False
 ) -> dict[str, Any]:
-    """A fine-tuning job; `engine` holds what only Headrace tells, in a list without what is long."""
+    """A fine-tuning job; `engine` holds what only Headrace tells, in a list no plan or exports."""
     engine: dict[str, Any] = {
         "phase": job.phase,
         "started_at": job.started_at,
@@ -80,6 +80,31 @@ def event_object(event: EventRecord) -> dict[str, Any]:
         "kind": event.type,
         "seq": event.seq,
         "step": event.step,
+    }
+
+
+def samples_object(event: EventRecord) -> dict[str, Any]:
+    """The texts that the weights of a step wrote."""
+    data = event.data or {}
+    return {
+        "id": event.id,
+        "object": "fine_tuning.job.samples",
+        "created_at": event.created_at,
+        "step_number": event.step or 0,
+        "temperature": data.get("temperature", 0.0),
+        "samples": data.get("samples", []),
+    }
+
+
+def row_losses_object(event: EventRecord | None) -> dict[str, Any]:
+    """The rows whose loss stands out; none before it was told."""
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    empty = {"num_rows": 0, "medians": [], "above": none, "below": none, "not_finite": none}
+    return {
+        "object": "fine_tuning.job.row_losses",
+        "step_number": event and event.step,
+        **empty,
+        **((event and event.data) or {}),
     }
 
 

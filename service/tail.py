@@ -144,7 +144,10 @@ class Tail:
         self._show(link_bytes=links, tokens_seen=seen, **self._rates.newest)
 
     def _take_eval(self, event: LoggedEvent) -> None:
-        self._show(valid_loss=event.data.get("eval_loss"))
+        self._show(
+            valid_loss=event.data.get("eval_loss"),
+            valid_mean_token_accuracy=event.data.get("eval_token_accuracy"),
+        )
 
     def _take_checkpoint(self, event: LoggedEvent) -> None:
         step = event.step or 0

@@ -5,6 +5,7 @@ Pure bookkeeping: no bytes move here, and the caller holds the store's lock.
 
 from collections.abc import Callable, Sequence
 
+from .body import LiveRecord
 from .commit import Version
 from .errors import Misuse, NotCommitted
 from .future import IoFuture
@@ -89,6 +90,18 @@ class Generations:
     def on_disk(self, index: int, extent: int) -> Version:
         """What the last finished write left in an extent."""
         return self._on_disk[index, extent]
+
+    def entries(self) -> list[LiveRecord | None]:
+        """Every record as a commit of the newest versions names it; None where there is none."""
+        newest = self.committed | self.working
+        return [
+            newest[i].entry() if i in newest else None for i in range(len(self._layout.records))
+        ]
+
+    def checksums(self, index: int) -> tuple[int, ...]:
+        """Of each tensor of a record, as committed; empty for one that never was."""
+        version = self.committed.get(index)
+        return () if version is None else version.trailer.checksums
 
     def settle(self, *, committed: bool) -> None:
         """The working generation becomes the committed one, or is forgotten."""

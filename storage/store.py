@@ -85,8 +85,7 @@ class TensorStore:
         each file system (None: 2 GiB or 5 %, the larger). Space for `keep_generations` kept commits
         is reserved too (`keep`). With `prefill` every extent is written once: the first writes are
         then as fast as later ones; it counts as wear. `max_bytes_written` see `begin`. Raises
-        NoSpace before anything is made, Misuse when the store exists, Locked, StoreError for a
-        volume that cannot be used.
+        NoSpace before anything is made, Misuse when the store exists, Locked, StoreError.
         """
 
         def place() -> Layout:
@@ -160,6 +159,10 @@ class TensorStore:
         """The metadata of the live commit; empty before the first."""
         live = self._ledger.live
         return dict(live.metadata) if live else {}
+
+    def checksums(self) -> dict[str, tuple[int, ...]]:
+        """By record, the checksums of its tensors as committed: what they hold in few bytes."""
+        return {name: self._generations.checksums(i) for name, i in self._indexes.items()}
 
     @property
     def generation(self) -> int:
@@ -273,10 +276,7 @@ class TensorStore:
         with self._commit_lock:
             start = time.monotonic()
             step = self._await_writes()
-            versions = self._generations.committed | self._generations.working
-            live = [
-                versions[i].entry() if i in versions else None for i in range(len(self._records))
-            ]
+            live = self._generations.entries()
             generation = self.generation + 1
             commit = Commit(generation=generation, step=step, metadata=dict(metadata), live=live)
             sync_seconds = self._ledger.flip(commit, self._ledger.kept)

@@ -34,8 +34,11 @@ def compact_inputs(state_format: str, num: int) -> tuple[MatrixViews, torch.Tens
         bases = [whole(0, 1700, num // 256).to(torch.int16) for _ in range(2)]
         codes[0][256 * 50 : 256 * 52] = codes[1][256 * 50 : 256 * 52] = 0
         moments = (*codes, *bases)
-    rest = whole(-128, 128).to(torch.int8) if rested else None
-    return MatrixViews("layers.3", weights.bfloat16(), rest, *moments), grad
+    hi = weights.bfloat16()
+    rest = None
+    if rested:  # below a zero is a NaN, which has other bits on a GPU and which no update leaves
+        rest = whole(-128, 128).to(torch.int8).where(hi != 0, torch.tensor(5, dtype=torch.int8))
+    return MatrixViews("layers.3", hi, rest, *moments), grad
 
 
 def moved_to(state: MatrixViews, device: str) -> MatrixViews:

@@ -23,6 +23,28 @@ def write_dataset(path: Path, lengths: Sequence[int], *, vocab: int, seed: int =
     return path
 
 
+def write_preferences(
+    path: Path, answers: Sequence[tuple[int, int]], *, vocab: int, seed: int = 0
+) -> Path:
+    """Preferences whose chosen and rejected answers have these lengths (tokens), with a prompt of
+    two tokens that both share; every other token is trained."""
+    rng = np.random.default_rng(seed)
+    path.mkdir(parents=True)
+    rows = []
+    for lengths in answers:
+        prompt = rng.integers(0, vocab, 2)
+        rows += [np.concatenate([prompt, rng.integers(0, vocab, n - 2)]) for n in lengths]
+    ends = np.cumsum([0, *(len(row) for row in rows)])
+    np.concatenate(rows).astype(np.uint32).tofile(path / TOKENS)
+    np.concatenate([np.arange(len(row)) > 1 for row in rows]).astype(np.uint8).tofile(
+        path / TRAINED
+    )
+    ends.astype(np.int64).tofile(path / OFFSETS)
+    report = {"trained_tokens": int(ends[-1]) - 2 * len(rows), "objective": "dpo"}
+    (path / REPORT).write_text(json.dumps(report))
+    return path
+
+
 def write_rows(path: Path, ids: Any) -> Path:
     """Rows of equal length, (rows, tokens), every token of them trained."""
     path.mkdir(parents=True)

@@ -60,7 +60,7 @@ def train_reference(
     A step whose gradient is not finite changes nothing and is no update of AdamW. ValueError for
     settings that plain PyTorch has no counterpart of.
     """
-    clip = _clip_norm(config)
+    clip = clip_norm(config)
     model = load_model(model_dir).to(device)
     model = choose_trained(model, config)
     dataset = TokenDataset.open(dataset_dir)
@@ -262,7 +262,7 @@ def balance_loss(
     return loss
 
 
-def _clip_norm(config: TrainConfig) -> float:
+def clip_norm(config: TrainConfig) -> float:
     """The norm to clip at; infinity when nothing is clipped."""
     if config.clip_mode not in ("exact", "none"):
         raise ValueError(f"the reference clips exactly or not at all, not {config.clip_mode!r}")

@@ -71,6 +71,8 @@ def _facts(
                        f"{_seconds(forecast['checkpoint']['seconds'])}"],
         ["written", _wear(wear)],
     ]  # fmt: skip
+    if before := forecast["reference_seconds"]:
+        facts.append(["reference", f"{_seconds(before)} forward over all rows before step 1"])
     if job := forecast["job_seconds"]:
         clock = [human_seconds(job[name]) for name in ("expected", "low", "high")]
         facts.append(["job", f"{forecast['num_steps']} steps, {clock[0]} ({clock[1]} to "

@@ -33,7 +33,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def prepare_inputs(
     model: Path, work_dir: Path, files: dict[str, Path], *, max_seq_len: int
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Make model and data ready under `work_dir`; TrainConfig's path settings by name.
 
     `files` maps TrainConfig's data set settings (`dataset`, `eval_dataset`) to JSONL files.

@@ -83,6 +83,29 @@ def test_every_form_has_the_twins_bits_for_any_input(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", ["fused", "chunked"])
+def test_an_update_into_a_second_version_has_the_same_bits_and_leaves_the_first(
+    form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "chunked":
+        monkeypatch.setattr(adamw_cpu, "fused", None)
+    source, grad = _inputs(dtype)
+    before = [one.clone() for one in _bits(source)]
+    target, _ = _inputs(dtype)
+    for one in (target.hi, target.lo, target.exp_avg, target.exp_avg_sq):
+        one.fill_(7)
+
+    def update(state: StateViews, *rest: Any) -> None:
+        adamw_cpu.adamw_cpu(target, *rest, source=source)
+        for one, two in zip(_bits(source), before, strict=True):
+            assert torch.equal(one, two)
+        for field in ("hi", "lo", "exp_avg", "exp_avg_sq"):
+            getattr(state, field).copy_(getattr(target, field))
+
+    _assert_twin(update, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("state_format", FORMATS)
 def test_compact_formats_have_the_twins_bits_in_every_form(
     state_format: str, dtype: torch.dtype

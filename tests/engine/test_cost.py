@@ -118,3 +118,24 @@ def test_rates_survive_a_trip_through_json() -> None:
 
     again = Box.from_dict(json.loads(json.dumps(asdict(BOX))))
     assert again.rates == RATES
+
+
+def test_steps_that_follow_at_once_begin_with_what_was_read_ahead() -> None:
+    """All state in host memory: with a commit after each, a step begins with an empty ring."""
+    roomy = replace(BOX, host_bytes=2000 * 10**9)
+    settings: dict[str, Any] = {
+        "state_tier": "host", "clip_mode": "exact", "num_slots": 8, "batch_rows": 2,
+        "optimizer_device": "device",
+    }  # fmt: skip
+    alone = forecast(box=roomy, clip_way="speculative", **settings).step
+    within = forecast(box=roomy, clip_way="speculative", commit_every_steps=100, **settings).step
+    assert within.link_bytes == alone.link_bytes
+    link = max(within.link_bytes["h2d"], within.link_bytes["d2h"]) / 50e9
+    assert link <= within.seconds < alone.seconds
+    assert within.seconds == pytest.approx(link, rel=0.02)  # the link rests at no time
+
+
+def test_a_drive_is_read_only_within_its_step() -> None:
+    settings: dict[str, Any] = {"clip_mode": "none", "batch_rows": 4}
+    alone = forecast(**settings).step.seconds
+    assert forecast(clip_way="serial", **settings).step.seconds == pytest.approx(alone, rel=0.02)

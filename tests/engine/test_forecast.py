@@ -64,6 +64,19 @@ def test_the_finish_has_a_range_that_holds_the_expected() -> None:
     assert plan(job=None).forecast.job_seconds is None
 
 
+def test_preferences_take_a_forward_pass_over_all_rows_first() -> None:
+    """And the head's forward twice in each step."""
+    plain, dpo = (plan(state_tier="host", host_bytes=2**34, num_epochs=4, objective=one).forecast
+                  for one in ("supervised", "dpo"))  # fmt: skip
+    forward = next(one.seconds for one in dpo.step.phases if one.phase == "forward")
+    assert dpo.reference_seconds == pytest.approx(25 * forward)
+    assert plain.reference_seconds == 0
+    steps = 100 * (dpo.step.seconds - plain.step.seconds)
+    assert steps > 0
+    more = dpo.job_seconds.expected - plain.job_seconds.expected
+    assert more == pytest.approx(steps + dpo.reference_seconds, rel=1e-6)
+
+
 def test_shorter_rows_than_the_longest_make_shorter_steps() -> None:
     full = plan(state_tier="host", host_bytes=2**34).forecast
     job = JobSize(num_steps=100, row_tokens=64.0)

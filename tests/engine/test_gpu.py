@@ -75,6 +75,7 @@ def test_bfloat16_compute_follows_the_fp32_losses(inputs: Any, tmp_path: Path) -
         {"state_tier": "host", "optimizer_device": "device"},
         {"state_tier": "host", "optimizer_device": "host", "commit_every_steps": 3},
         {"state_tier": "host", "optimizer_host_share": 0.5, "clip_way": "deferred", "num_slots": 5},
+        {"state_tier": "host", "optimizer_host_share": 0.5, "clip_way": "speculative"},
         {"state_tier": "host", "commit_every_steps": 6, "num_slots": 24},
         {"state_tier": "host", "commit_every_steps": 3, "activation_tier": "host"},
         {"activation_tier": "host", "num_slots": 2},

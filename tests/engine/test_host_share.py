@@ -1,5 +1,6 @@
 """The plan gives the processor the share of updates that makes the step shortest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,14 @@ from headrace.engine.cost import host_wait
 from headrace.engine.homes import Tier, early_records
 from headrace.engine.rates import LayerRate, Rates, VolumeRates, Work
 from headrace.engine.step_cost import VisitCost
-from headrace.engine.visits import Visit, host_update_visit, step_visits, sweep_visits
+from headrace.engine.visits import (
+    Action,
+    Phase,
+    Visit,
+    host_update_visit,
+    step_visits,
+    sweep_visits,
+)
 
 SPEC = shape_spec("llama-8b-vocab-32k", 12)
 LAYERS = [i for i, record in enumerate(SPEC.records) if record.kind == "layer"]
@@ -99,11 +107,14 @@ def test_every_record_is_updated_once_by_one_of_the_two(way: Any) -> None:
         pending=way == "deferred",
         num_slots=3,
         on_host=on_host,
-        early_records=early_records(tiers, 2, on_host, way),
+        early_records=early_records(tiers, 2, way),
     )
     by_device = [visit.record for visit in visits if visit.writes]
     by_processor = [visit.record for visit in visits if visit.on_host]
-    assert by_processor == on_host
+    early = way == "speculative"
+    assert by_processor == (on_host[::-1] if early else on_host)
+    phases = {visit.phase for visit in visits if visit.on_host}
+    assert phases == {"backward" if early else "optimizer"}
     assert sorted(by_device + by_processor) == list(range(len(SPEC.records)))
     assert not [visit for visit in visits if visit.record in on_host and visit.pending]
     swept = [visit.record for visit in sweep_visits(SPEC, on_host)]
@@ -122,5 +133,44 @@ def test_forward_waits_for_what_the_processor_has_not_reached() -> None:
         for visit in visits
     ]
     # Wanted at 8 and 9 tenths of a forward of 5 s, after an optimizer phase of 1 s.
-    assert host_wait(visits, costs, 5.0, 1.0) == pytest.approx(max(3 - 5.0, 6 - 5.5))
-    assert host_wait(visits, costs, 10.0, 1.0) == 0
+    spans: dict[Phase, float] = {"forward": 5.0, "optimizer": 1.0}
+    assert host_wait(visits, costs, spans, straight_on=True) == pytest.approx(max(3 - 5.0, 6 - 5.5))
+    assert host_wait(visits, costs, spans | {"forward": 10.0}, straight_on=True) == 0
+
+
+def test_updates_that_begin_in_backward_are_over_when_it_is_but_for_the_last() -> None:
+    """Four layers, the last and the first but one updated as their gradients come, 3 s each."""
+
+    def pass_over(phase: Phase, records: list[int]) -> list[Visit]:
+        action: Action = "forward" if phase == "forward" else "backward"
+        return [
+            Visit(record=i, action=action, reads="weights", writes=False, phase=phase)
+            for i in records
+        ]
+
+    backward = pass_over("backward", [3, 2, 1, 0])
+    early = [host_update_visit(i, phase="backward") for i in (3, 1)]
+    backward = [backward[0], early[0], *backward[1:3], early[1], backward[3]]
+    visits = [*pass_over("forward", [0, 1, 2, 3]), *backward]
+    costs = [
+        VisitCost(phase=visit.phase, costs=(0,) * 5, bytes=(0,) * 4, host_seconds=3 * visit.on_host)
+        for visit in visits
+    ]
+    # They come 5 and 2 sixths of backward before its end; record 1 is wanted at a quarter.
+    assert host_wait(visits, costs, {"forward": 4.0, "backward": 12.0}, straight_on=True) == 0
+    waited = host_wait(visits, costs, {"forward": 4.0, "backward": 6.0}, straight_on=True)
+    assert waited == pytest.approx(-2 + 3 - 1)
+    assert host_wait(visits, costs, {"forward": 1.0, "backward": 1.0}, straight_on=True) > 4
+
+
+def test_a_commit_waits_for_all_that_the_processor_updates() -> None:
+    forward = Visit(record=8, action="forward", reads="weights", writes=False, phase="forward")
+    last = [host_update_visit(8), host_update_visit(9)]
+    visits = [forward, replace(forward, record=9), *last]
+    costs = [
+        VisitCost(phase=visit.phase, costs=(0,) * 5, bytes=(0,) * 4, host_seconds=3 * visit.on_host)
+        for visit in visits
+    ]
+    spans: dict[Phase, float] = {"forward": 10.0, "optimizer": 1.0}
+    assert host_wait(visits, costs, spans, straight_on=True) == 3 - 1
+    assert host_wait(visits, costs, spans, straight_on=False) == 6 - 1

@@ -1,7 +1,6 @@
 """Adapters on a frozen base: peft's numbers, not a byte of the base written, exports that load."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.real_model import decoded_copy
 from datasets import write_dataset
 from headrace.engine import Box, SettingsChanged, TrainConfig, make_plan, shape_spec
-from headrace.engine.base_codes import decode, encode
 from headrace.engine.methods import method_spec
-from headrace.engine.model import CODE_BLOCK, ModelSpec, RecordLayout
+from headrace.engine.model import ModelSpec, RecordLayout
 from headrace.engine.report import StopReason
 from headrace.engine.source import read_model_spec
 from headrace.engine.state_record import state_record
-from headrace.storage import round_up
 from reference import first_adapters, relative_differences, train_reference
 from runs import Run, assert_same_state, read_params
 from tiny_families import CASES, write_family
@@ -184,7 +182,7 @@ def test_training_reads_the_base_and_writes_nothing_of_it(tmp_path: Path, dtype:
 @pytest.mark.parametrize("base", ["nf4", "int8"])
 @pytest.mark.parametrize("case", ["llama", "qwen3", "gemma2"])
 def test_on_a_coded_base_the_numbers_are_those_of_peft_on_what_the_codes_say(
-    tmp_path: Path, case: str, base: str
+    tmp_path: Path, case: str, base: Any
 ) -> None:
     """The reference's matrices become what the codes say, and its other weights bfloat16."""
     run = make_run(
@@ -196,33 +194,6 @@ def test_on_a_coded_base_the_numbers_are_those_of_peft_on_what_the_codes_say(
     assert [m["loss"] for m in run.metrics()] == pytest.approx(expected.losses, abs=1e-5)
     differences = relative_differences(read_params(run.config, "exp_avg"), expected.exp_avg)
     assert max(differences.values()) < 1e-5, differences
-
-
-def decoded_copy(model_dir: Path, target: Path, base: Any) -> Path:
-    """The model with its frozen weights as a run stores them, as fp32 files."""
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(model_dir, target)
-    tensors = load_file(model_dir / "model.safetensors")
-    for name, values in tensors.items():
-        if ".layers." in name and values.dim() == 2:
-            flat = torch.zeros(round_up(values.numel(), CODE_BLOCK))
-            flat[: values.numel()] = values.flatten()
-            whole = torch.empty_like(flat)
-            decode(*coded(flat, base), whole, base)
-            tensors[name] = whole[: values.numel()].view_as(values).clone()
-        else:
-            tensors[name] = values.bfloat16().float()
-    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
-    return target
-
-
-def coded(weights: torch.Tensor, base: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    dtype, per_code = (torch.uint8, 2) if base == "nf4" else (torch.int8, 1)
-    codes = torch.empty(weights.numel() // per_code, dtype=dtype)
-    scales = torch.empty(weights.numel() // CODE_BLOCK)
-    encode(weights, codes, scales, base)
-    return codes, scales
 
 
 @pytest.mark.parametrize("base", ["nf4", "int8"])

@@ -38,7 +38,7 @@ def test_every_record_is_updated_once_in_each_way() -> None:
                     way,
                     pending=way == "deferred",
                     num_slots=2,
-                    early_records=early_records(tiers, 2, (), way),  # type: ignore[arg-type]
+                    early_records=early_records(tiers, 2, way),  # type: ignore[arg-type]
                 )
                 written = sorted(visit.record for visit in visits if visit.writes)
                 assert written == list(range(len(SPEC.records)))
@@ -58,7 +58,7 @@ def test_the_layer_where_forward_turns_around_is_read_once(way: Way) -> None:
             way,
             pending=way == "deferred",
             num_slots=num_slots,
-            early_records=early_records(tiers, 1, (), way),  # type: ignore[arg-type]
+            early_records=early_records(tiers, 1, way),  # type: ignore[arg-type]
         )
         return [visit.reads for visit in visits if visit.record == turning]
 

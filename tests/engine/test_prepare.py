@@ -279,7 +279,7 @@ def test_a_line_above_the_limit_is_one_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.engine.row_files.MAX_LINE_BYTES", 300)
-    monkeypatch.setattr("headrace.engine.rows.MAX_LINE_BYTES", 300)
+    monkeypatch.setattr("headrace.engine.row_json.MAX_LINE_BYTES", 300)
     file = write(tmp_path / "train.jsonl", row("One."), row("x" * 2000), row("Two."))
     check = check_rows(file, limit_seconds=10)
     (found,) = check.problems

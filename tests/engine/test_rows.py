@@ -129,7 +129,7 @@ def test_a_row_of_the_wrong_shape_says_so(line: bytes, code: str, said: str) -> 
         ([USER, {**ANSWER, "tool_calls": [{}]}], "bad_tool_calls", "function.name"),
         ([USER, call("{")], "bad_arguments", "not valid JSON"),
         ([USER, call("[1]")], "bad_arguments", "a list"),
-        ([USER, {**ANSWER, "function_call": {}}], "function_call", "tool_calls"),
+        ([USER, {**ANSWER, "function_call": {}}], "bad_tool_calls", "function.name"),
     ],
 )
 def test_a_bad_message_is_named_with_its_place(messages: Any, code: str, said: str) -> None:

@@ -155,6 +155,12 @@ def test_a_strategy_that_does_not_fit_is_refused_though_another_would() -> None:
     assert nearest_fit(spec, config, longest_row_tokens=128, box=BOX)["strategy"] == "auto"
 
 
+def test_one_pass_of_updates_at_the_end_is_kept_to_though_the_factor_is_known() -> None:
+    assert plan("auto", state_tier="nvme", clip_mode="none").clip_way == "speculative"
+    assert plan("memascend", clip_mode="none").clip_way == "serial"
+    assert plan("ratel", clip_mode="none").clip_way == "speculative"
+
+
 def test_auto_is_named_as_a_change_that_would_help() -> None:
     spec = shape_spec("smollm2-135m")
     config = TrainConfig(model="m", dataset="d", strategy="zero_infinity", microbatch_rows=1)

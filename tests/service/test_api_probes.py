@@ -95,15 +95,20 @@ def test_everything_else_is_refused_in_the_envelope(
     assert answer.headers["x-request-id"]
 
 
+TOLD = {"step": 3, "loss": 1.5, "valid_loss": 2.5, "valid_mean_token_accuracy": 0.25}
+
+
 def test_metrics_count_steps_and_forget_ended_jobs(
     client: httpx2.Client, daemon: FakeDaemon
 ) -> None:
-    job = daemon.journal.add_job(some_job(status="running", engine={"step": 3, "loss": 1.5}))
+    job = daemon.journal.add_job(some_job(status="running", engine=TOLD))
     daemon.journal.add_event(job.id, type="metrics", level="info", message="m", step=3, data=STEP)
     text = client.get("/metrics").text
     for line in (
         'headrace_jobs{status="running"} 1.0',
         f'headrace_job_loss{{job="{job.id}",split="train"}} 1.5',
+        f'headrace_job_loss{{job="{job.id}",split="valid"}} 2.5',
+        f'headrace_job_token_accuracy{{job="{job.id}",split="valid"}} 0.25',
         "headrace_step_seconds_count 1.0",
         "headrace_tokens_total 100.0",
         'headrace_link_bytes_total{link="nvme_read"} 4096.0',

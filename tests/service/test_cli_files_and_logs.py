@@ -42,6 +42,41 @@ def test_the_log_of_a_job_is_told_oldest_first_without_its_steps(
     assert [line.split("  ", 1)[1] for line in lines] == ["event 2", "warn: event 5"]
 
 
+def test_sample_texts_are_told_oldest_first_and_by_prompt(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(step: int, completion: str, ended: str) -> dict[str, Any]:
+        text = {"source": "prompt 1", "prompt": "Why [so]?", "completion": completion,
+                "ended": ended, "expected": "Never mind."}  # fmt: skip
+        return {"id": f"ftevent-{step}", "step_number": step, "samples": [text]}
+
+    daemon.answer(
+        f"GET {JOBS}/ftjob-1/samples",
+        page(told(20, "Since", "length"), told(10, "Oh.", "stop")),
+    )
+    assert run("samples", "ftjob-1", "-n", "2") == Exit.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "step 10, prompt 1", "Why [so]?", "Oh.", "wanted: Never mind.",
+        "step 20, prompt 1", "Why [so]?", "Since…", "wanted: Never mind.",
+    ]  # fmt: skip
+
+
+def test_rows_that_stand_out_are_told_with_their_lines(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"row": 6, "file": "t.jsonl", "line": 7, "item": None, "losses": [9.5, None]}
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    told = {"step_number": 9, "num_rows": 40, "medians": [2.0, 1.5], "below": none,
+            "above": {"count": 3, "rows": [row]}, "not_finite": none}  # fmt: skip
+    daemon.answer(f"GET {JOBS}/ftjob-1/row_losses", told)
+    assert run("rows", "ftjob-1") == Exit.OK
+    title, line, more, middle = capsys.readouterr().out.splitlines()
+    assert line.split("  ")[0] == "far above" and "t.jsonl, line 7" in line
+    assert line.endswith("9.5000, –") and title.startswith("loss")
+    assert more == "and 2 more far above"
+    assert middle == "the middle row of 40: 2.0000, 1.5000"
+
+
 def test_a_log_that_is_followed_goes_on_after_what_was_told(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:

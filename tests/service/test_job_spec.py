@@ -106,8 +106,8 @@ def test_durability_says_when_the_state_is_committed(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"early_stopping": {"patience": 2}}, "give eval_every too"),
-        ({"keep_best": 1}, "give eval_every too"),
+        ({"early_stopping": {"patience": 2}}, "eval_every too"),
+        ({"keep_best": 1}, "eval_every too"),
         ({"eval_every": 2, "keep_best": 1}, "give checkpoint_every too"),
     ],
 )
@@ -116,6 +116,19 @@ def test_what_goes_by_evaluations_wants_evaluations(
 ) -> None:
     rows = write_rows(tmp_path / "t.jsonl", 9)
     assert said in refusal(model_dir, rows, asked, validation_file=rows).message
+
+
+def test_samples_are_of_prompts_or_of_validation_rows(model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 9)
+    asked = {"sample_prompts": ["Why?"], "sample_rows": 2, "sample_tokens": 9, "eval_every": 3}
+    job = resolve(model_dir, rows, asked, validation_file=rows)
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.sample_prompts, config.sample_rows) == (("Why?",), 2)
+    assert (config.sample_tokens, config.sample_temperature) == (9, 0.0)
+    assert job.plan["device_bytes"]["samples"] > 0
+    assert resolve(model_dir, rows, {"sample_prompts": ["Why?"], "eval_every": 3})
+    assert "validation_file" in refusal(model_dir, rows, {"sample_rows": 2}).message
+    assert "sample_prompts" in refusal(model_dir, rows, {"eval_every": 3}).message
 
 
 def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:

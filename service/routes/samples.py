@@ -1,0 +1,25 @@
+"""/v1/fine_tuning/jobs/{id}/samples: texts that the model wrote at a job's evaluations."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from ..shapes import page, samples_object
+from ..told_answers import SamplePage
+from .common import After, Limit, TheDaemon, require_job, unknown_after
+from .description import BAD, MISSING, answers
+
+router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
+
+
+@router.get("/samples", **answers(SamplePage, BAD, MISSING))
+def list_samples(
+    job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 20
+) -> dict[str, Any]:
+    """What the model wrote for each prompt, by evaluation, newest first."""
+    require_job(daemon, job_id)
+    try:
+        found = daemon.journal.events(job_id, type="samples", after_id=after, limit=limit + 1)
+    except KeyError:
+        raise unknown_after(after) from None
+    return page([samples_object(event) for event in found], limit)
