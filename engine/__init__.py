@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from .box import available_memory, detect_box, known_rates
     from .box_file import BadBoxFile, read_box, shipped_boxes
     from .calibration import calibrate_compute
+    from .content import content_key, model_key
     from .cores import usable_cores
     from .data import TokenDataset
+    from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
     from .export_forms import exports_of
     from .host_optimizer import measure_cpu_optimizer
+    from .meter import Progress
     from .methods import method_spec
     from .packing import RowLengths, settle_microbatch
     from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
@@ -43,11 +46,14 @@ if TYPE_CHECKING:
         FormCheck,
         RowFile,
         RowIndex,
+        check_dataset,
         check_rows,
         prepare_dataset,
     )
     from .rates import Prices, Rates
+    from .row_account import RowRules
     from .row_order import num_steps
+    from .rows import COLUMN_KEYS, check_columns
     from .run import run_job
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
@@ -81,6 +87,11 @@ _HOMES = {
     "known_rates": "box",
     "calibrate_compute": "calibration",
     "shape_spec": "shapes",
+    "content_key": "content",
+    "model_key": "content",
+    "DatasetCache": "dataset_cache",
+    "Prepared": "dataset_cache",
+    "Progress": "meter",
     "TokenDataset": "data",
     "num_steps": "row_order",
     "DemoData": "demo_data",
@@ -98,7 +109,11 @@ _HOMES = {
     "FormCheck": "prepare",
     "RowFile": "prepare",
     "RowIndex": "prepare",
+    "check_dataset": "prepare",
     "check_rows": "prepare",
+    "RowRules": "row_account",
+    "check_columns": "rows",
+    "COLUMN_KEYS": "rows",
     "prepare_dataset": "prepare",
     "run_job": "run",
     "ModelError": "source",
@@ -112,10 +127,12 @@ _HOMES = {
 __all__ = [
     "BadBoxFile",
     "Box",
+    "COLUMN_KEYS",
     "CannotFit",
     "CpuKernel",
     "DataProblem",
     "DataReport",
+    "DatasetCache",
     "DemoData",
     "ExportMismatch",
     "FormCheck",
@@ -128,11 +145,14 @@ __all__ = [
     "OUTCOME_OF",
     "ParamSpec",
     "Plan",
+    "Prepared",
     "Prices",
+    "Progress",
     "Rates",
     "RecordLayout",
     "RowFile",
     "RowIndex",
+    "RowRules",
     "RowLengths",
     "RunEvent",
     "RunResult",
@@ -153,7 +173,11 @@ __all__ = [
     "bench_step",
     "bench_strategies",
     "calibrate_compute",
+    "check_columns",
+    "check_dataset",
     "check_rows",
+    "content_key",
+    "model_key",
     "compare_schemes",
     "cpu_kernel",
     "detect_box",

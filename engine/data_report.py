@@ -1,8 +1,8 @@
 """What became of every row of a data set: counts, places, lengths, and a preview of the labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -44,7 +44,10 @@ class DataProblem(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Place:
-    """A line of a file, counted from 1; in a JSON array also the item that begins on it."""
+    """A line of a file, counted from 1; in a JSON array also the item that begins on it.
+
+    The rows of a Parquet file lie on no line: 0, and `item` counts them.
+    """
 
     file: str
     line: int
@@ -56,6 +59,8 @@ class Place:
     @property
     def within(self) -> str:
         """The place in its file."""
+        if not self.line:
+            return f"row {self.item}"
         return f"line {self.line}" + (f" (item {self.item})" if self.item else "")
 
 
@@ -94,7 +99,8 @@ class DataReport:
     than the entry before), before it. `overlong_rows` are the first over-long rows with their
     tokens. `preview` shows two rows as pieces of text with the flag `trained`. A preference is one
     row; its answers, each with the prompt before it, are two in lengths, tokens and preview, the
-    chosen one first. `files` name bytes, SHA-256 and form of what was read.
+    chosen one first. `files` name bytes, SHA-256 and form of what was read; `complete` is false
+    where the reading was ended before its end.
     """
 
     files: tuple[Mapping[str, Any], ...]
@@ -115,6 +121,7 @@ class DataReport:
     formats: Mapping[RowFormat, int]
     numerics: Mapping[str, Any]
     padding: Mapping[str, Any]
+    complete: bool = True
 
     @property
     def bad_rows(self) -> int:
@@ -139,6 +146,17 @@ class DataReport:
         derived = {"duplicates": self.duplicates, "bad_rows": self.bad_rows}
         return {**asdict(self), **derived, "warnings": self.warnings}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave, read back from JSON."""
+        made = {name: values[name] for name in (f.name for f in fields(cls)) if name in values}
+        for name in ("problems", "notes"):
+            made[name] = {code: _tally(tally) for code, tally in made[name].items()}
+        long = ((Place(**place), tokens) for place, tokens in made["overlong_rows"])
+        made |= {"overlong_rows": tuple(long)}
+        made |= {name: tuple(made[name]) for name in ("files", "preview")}
+        return cls(**made)
+
     def check(self) -> None:
         """DataProblem, with places and ways out, unless every row counts and some token trains."""
         names = ", ".join(entry["name"] for entry in self.files)
@@ -154,6 +172,11 @@ class DataReport:
             )
 
 
+def _tally(values: Mapping[str, Any]) -> Tally:
+    places = [Place(**place) for place in values["places"]]
+    return Tally(count=values["count"], places=places, examples=list(values["examples"]))
+
+
 def _bad_rows(report: DataReport) -> str:
     lines = [
         f"{report.bad_rows} of {report.rows} rows cannot be used, and none is left out in silence: "
@@ -165,6 +188,7 @@ def _bad_rows(report: DataReport) -> str:
         more = ", ".join(str(place.item or place.line) for place in rest)
         if more:
             where = "in items" if rest[0].item else "on lines"
+            where = where if rest[0].line else "in rows"
             lines.append(f"  {code} also {where} {more}{', …' if tally.count > MAX_PLACES else ''}")
         if code in ADVICE:
             lines.append(f"  {code}: {ADVICE[code]}")

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -21,6 +21,32 @@ from headrace.storage import sync_directory
 
 TOKENS, TRAINED, OFFSETS, REPORT = "tokens.bin", "trained.bin", "offsets.bin", "report.json"
 PLACES = "places.bin"
+FILES = (TOKENS, TRAINED, OFFSETS, PLACES, REPORT)
+
+
+class TokenSink(Protocol):
+    """Takes the rows of a data set. `offsets`: the first token of each, then the number of all.
+
+    Whoever appends the rows tells their `places`: file, line and item of each.
+    """
+
+    offsets: "array[int]"
+    places: "array[int]"
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Take one row: token ids and, for each, whether it is labelled."""
+
+
+class RowLengthsOnly:
+    """Keeps of rows how long they are and where they come from; 32 bytes a row."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q", [0])
+        self.places = array("q")
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Take one row."""
+        self.offsets.append(self.offsets[-1] + len(ids))
 
 
 class TokenWriter:

@@ -79,11 +79,14 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
     """
     spec = read_spec(sources.model_dir, str(body["model"]))
     name = sources.training_name or sources.training_file.name
-    survey = survey_file(sources.training_file, param="training_file", name=name)
+    columns = columns_of(body)
+    survey = survey_file(sources.training_file, param="training_file", name=name, columns=columns)
     longest = survey.longest_tokens
     if sources.validation_file:
         name = sources.validation_name or sources.validation_file.name
-        other = survey_file(sources.validation_file, param="validation_file", name=name)
+        other = survey_file(
+            sources.validation_file, param="validation_file", name=name, columns=columns
+        )
         longest = max(longest, other.longest_tokens)
     asked = body["method"]["supervised"]["hyperparameters"]
     check_asked(asked, spec, has_validation=sources.validation_file is not None)
@@ -163,6 +166,12 @@ def train_values(
         "calibrate": site.calibrate,
         **free_values(body),
     }
+
+
+def columns_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the rows by the keys that they stand for."""
+    dataset: Mapping[str, Any] = body.get("dataset") or {}
+    return dict(dataset.get("columns") or {})
 
 
 def state_format(body: Mapping[str, Any]) -> str:
@@ -267,4 +276,5 @@ def prepare_request(
         box=asdict(site.box()),
         after_seq=after_seq,
         train_on=settled.get("train_on", "assistant"),  # jobs from before there was a choice
+        columns=columns_of(body),
     )

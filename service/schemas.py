@@ -16,6 +16,7 @@ from .errors import ApiError
 from .job_parts import (
     Adapter,
     CommitEvery,
+    Dataset,
     EarlyStopping,
     Every,
     Export,
@@ -128,7 +129,6 @@ class CreateJob(Strict):
 
     not_here = {
         "chat_template": "the model's own is used",
-        "dataset": "the format of rows is found row by row",
     }
 
     model: Name
@@ -157,6 +157,7 @@ class CreateJob(Strict):
     limits: Limits | None = None
     export: Annotated[list[Export], Field(min_length=1, max_length=2)] | None = None
     resume_from: Name | None = None
+    dataset: Dataset | None = None
 
     @validator(mode="after")
     def _agree(self) -> Self:

@@ -1,6 +1,7 @@
 """A quick look at a training file: how many rows, how long, and whether they have a usable form."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +28,12 @@ class Survey:
         return max(1, self.longest_bytes // BYTES_PER_TOKEN)
 
 
-def survey_file(path: Path, *, param: str, name: str) -> Survey:
+def survey_file(
+    path: Path, *, param: str, name: str, columns: Mapping[str, str] | None = None
+) -> Survey:
     """Look at the file for a second or two. ApiError with line numbers for rows of no use."""
     try:
-        problems = check_rows(path, limit_seconds=SECONDS).problems
+        problems = check_rows(path, limit_seconds=SECONDS, columns=columns).problems
         found = count_rows(path, limit_seconds=SECONDS)
     except DataProblem as e:
         said = str(e).replace(path.name, name)

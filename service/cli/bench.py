@@ -107,9 +107,13 @@ def step(
     result = _time(
         settings, shape=shape, layers=layers, volumes=volume or ["."],
         throttle=parse_size(throttle), tokens_per_row=tokens_per_row, slots=slots or [1, 3],
-        num_steps=steps, commit=commit,
+        num_steps=steps, commit=commit, tell=_silent if as_json else console().print,
     )  # fmt: skip
     (print_json if as_json else _show)(result)
+
+
+def _silent(line: str) -> None:
+    """Programs wait for the end."""
 
 
 def _check(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -144,6 +148,7 @@ def _time(
     flops = weights * result["tokens_per_step"]
     for run in result["runs"].values():
         run["model_tflops"] = flops / run["step_seconds"] / 1e12
+        run["tokens_per_second"] = result["tokens_per_step"] / run["step_seconds"]
     return {"shape": shape, "layers": layers, "throttle": throttle, **result, "box": box()}
 
 
@@ -176,6 +181,15 @@ def _show(result: dict[str, Any]) -> None:
         "moved a step",
     ]
     print_table(columns, rows, empty="")
+    for count, run in result["runs"].items():
+        steps = len(run["all_step_seconds"])
+        written = ", ".join(
+            f"{kind} {human_bytes(size // steps)}" for kind, size in run["written_bytes"].items()
+        )
+        out.print(
+            f"{count} slots: {run['tokens_per_second']:.4g} tokens/s; first step after "
+            f"{run['start_seconds']:.1f} s; a step and its commit wrote {written}"
+        )
     if "overlapped_seconds" in result:
         out.print(f"limit with 1 slot: {result['serial_seconds']:.2f} s, compute + read + write; "
                   f"with more: {result['overlapped_seconds']:.2f} s, the larger of compute and "

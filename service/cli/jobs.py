@@ -8,7 +8,17 @@ import typer
 from ..client import Client, Refused
 from .body import job_body, with_uploads
 from .exports import copy_export, copy_gguf, describe_check, fetch_export, find_report
-from .options import DEFAULT_URL, JobId, Json, Strategy, TokenFile, Url, connect
+from .options import (
+    DEFAULT_URL,
+    Columns,
+    JobId,
+    Json,
+    Strategy,
+    TokenFile,
+    Url,
+    connect,
+    parse_columns,
+)
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .plan_view import show_plan
 from .watch import exit_code, watch_job, watch_json
@@ -34,6 +44,7 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
     ] = None,
+    column: Columns = None,
     strategy: Strategy = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Say what it would be and cost; make no job.")
@@ -44,8 +55,10 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Upload the rows and submit a fine-tuning job."""
-    given = {"model": model, "training_file": train, "validation_file": valid}
+    given: dict[str, Any] = {"model": model, "training_file": train, "validation_file": valid}
     given |= {"suffix": suffix, "strategy": strategy}
+    if column:
+        given |= {"dataset": {"columns": parse_columns(column)}}
     body = job_body(job_file, {**given, "seed": seed}, settings or [])
     with connect(url, token_file) as client:
         body = with_uploads(body, client, beside=job_file)

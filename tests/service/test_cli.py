@@ -92,6 +92,14 @@ def test_free_says_whether_there_was_anything(
     assert told in capsys.readouterr().out
 
 
+def test_submit_names_columns(daemon: ScriptedDaemon) -> None:
+    daemon.answer(f"POST {JOBS}", JOB)
+    columns = ("--column", "prompt=question", "--column", "completion=answer")
+    assert run("submit", "--model", "m", "--train", "file-9", *columns) == Exit.OK
+    (body,) = daemon.bodies(f"POST {JOBS}")
+    assert body["dataset"] == {"columns": {"prompt": "question", "completion": "answer"}}
+
+
 def test_submit_uploads_local_rows_and_sends_the_settings(
     daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -422,6 +422,22 @@ def test_preparing_is_told_what_to_train_on(
     assert request.train_on == (train_on or "assistant")
 
 
+def test_columns_are_looked_at_and_handed_on(model_dir: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "t.jsonl"
+    rows.write_text('{"question": "Which?", "answer": "North."}\n' * 30)
+    assert "keys seen: answer, question" in str(refusal(model_dir, rows))
+    columns = {"prompt": "question", "completion": "answer"}
+    job = resolve(model_dir, rows, dataset={"columns": columns})
+    request = prepare_request(
+        {"seed": 1, "dataset": {"columns": columns}, "method": job.method},
+        Sources(model_dir=model_dir, training_file=rows),
+        Site(device="cpu", device_bytes=None, host_bytes=None, volumes=(str(tmp_path),)),
+        job_dir=tmp_path,
+        cache_dir=tmp_path,
+    )
+    assert request.columns == columns
+
+
 def test_rows_of_an_array_are_counted_however_they_are_packed(
     model_dir: Path, tmp_path: Path
 ) -> None:
@@ -436,7 +452,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_the_users_name_for_it(
 ) -> None:
     path = tmp_path / "file-17"
     path.write_bytes(b"PAR1....")
-    with pytest.raises(ApiError, match="rows.parquet is Parquet") as caught:
+    with pytest.raises(ApiError, match="rows.parquet: its Parquet data cannot be read") as caught:
         survey_file(path, param="training_file", name="rows.parquet")
     assert caught.value.param == "training_file"
 

@@ -182,3 +182,18 @@ def test_a_known_field_that_there_is_not_may_be_left_open() -> None:
          "hyperparameters": {"adapter": None, "neftune": "auto"}}
     )  # fmt: skip
     assert given.hyperparameters and given.hyperparameters.given() == {}
+
+
+def test_columns_are_of_keys_that_formats_have() -> None:
+    body = {"model": "m", "training_file": "f"}
+    given = CreateJob.model_validate({**body, "dataset": {"columns": {"prompt": "question"}}})
+    assert given.body()["dataset"] == {"columns": {"prompt": "question"}}
+    for dataset, param in (
+        ({"columns": {"reply": "a"}}, "dataset.columns"),
+        ({"columns": {"prompt": "a", "completion": "a"}}, "dataset.columns"),
+        ({"format": "alpaca"}, "dataset.format"),
+        ({"column": {}}, "dataset.column"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            CreateJob.model_validate({**body, "dataset": dataset})
+        assert caught.value.param == param
