@@ -102,10 +102,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             "compile_cache": str(Path(request.cache_dir) / "compiled"),
         }
     )
-    with _blaming(None):
-        trained_spec = method_spec(spec, config)
-    with _blaming("export"):
-        exports_of(config, trained_spec)
+    _check_exports(config, spec)
     cache = DatasetCache(Path(request.cache_dir) / "datasets")
     tokenizer_key = model_key(Path(request.model_dir))
 
@@ -145,6 +142,14 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
     lengths = RowLengths.read(config)
     job = JobSize(trained_share=trained.trained_tokens / trained.tokens)
     return _fit(config, spec, Box.from_dict(request.box), lengths, job, emit)
+
+
+def _check_exports(config: TrainConfig, spec: ModelSpec) -> None:
+    """Whether the job's exports can be made of its model, before anything else is."""
+    with _blaming(None):
+        trained = method_spec(spec, config)
+    with _blaming("export"):
+        exports_of(config, trained)
 
 
 def _fit(
