@@ -16,6 +16,7 @@ StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Packing = Literal["on", "off"]
+Rehearsal = Literal["auto", "on", "off"]
 Recompute = Literal["auto", "all", "none"]
 FrozenFormat = Literal["auto", "nf4", "int8"]
 LoraExport = Literal["adapter", "merged"]
@@ -86,6 +87,7 @@ class TrainConfig:
     keep_best: int = 0  # checkpoints of lowest evaluation loss that stay besides the newest
     early_stop_evals: int | None = None  # end after so many evaluations without a better loss
     early_stop_delta: float = 0.0  # better means lower by more than this
+    rehearsal: Rehearsal = "auto"  # the largest step before the first; auto: unless it comes soon
     row_losses: bool = True  # write down each row's loss, and tell which rows stand out
     sample_prompts: tuple[str, ...] = ()  # texts that the model goes on from at evaluations
     sample_rows: int = 0  # likewise, so many rows of the evaluation data

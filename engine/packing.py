@@ -224,7 +224,7 @@ def extent_of(lengths: RowLengths, config: TrainConfig) -> Extent:
         max_steps=config.max_steps,
     )
     step = microbatch = computed = 0
-    for tokens in _trained(lengths.training, arrangement, total):
+    for tokens in step_tokens(lengths.training, arrangement, total):
         computed += int(tokens.sum())
         step = max(step, int(tokens.sum(axis=1).max()))
         microbatch = max(microbatch, int(tokens.max()))
@@ -252,7 +252,7 @@ def padding_account(
     padded = Arrangement(seed=0, batch_rows=batch_rows, microbatch_rows=rows)
     lengths = row_lengths(offsets, num_answers, packed=False)
     steps = steps_per_epoch(len(lengths), batch_rows)
-    computed = sum(int(tokens.sum()) for tokens in _trained(lengths, padded, steps))
+    computed = sum(int(tokens.sum()) for tokens in step_tokens(lengths, padded, steps))
     padding = computed - int(offsets[-1])
     return {
         "batch_rows": batch_rows,
@@ -262,7 +262,7 @@ def padding_account(
     }
 
 
-def _trained(lengths: Ints, arrangement: Arrangement, total_steps: int) -> Iterator[Ints]:
+def step_tokens(lengths: Ints, arrangement: Arrangement, total_steps: int) -> Iterator[Ints]:
     """Computed tokens of each microbatch of each step, (steps, microbatches), in pieces."""
     per_epoch = max(1, steps_per_epoch(len(lengths), arrangement.batch_rows))
     for epoch in range(-(-total_steps // per_epoch)):

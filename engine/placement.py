@@ -13,6 +13,7 @@ from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
 from .home_choices import DEFAULT_SLOTS, repeat, tier_choices, with_what_lies_beside
 from .homes import NearTier, Placement, Tier
+from .host_share import asked_on_host, with_host_updates, with_two_versions
 from .model import ModelSpec
 from .rates import VolumeRates
 from .sizes import Sizes
@@ -53,7 +54,7 @@ def choose_placement(
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
             finalists = _shortest(model, drives, finalists)
             finalists += fitting(_with_two_versions(sizes, finalists))
-            finalists += fitting(_with_host_updates(sizes, finalists))
+            finalists += fitting(with_host_updates(sizes.spec, config, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and seconds > streamed[0][0] * (1 + _NVME_GAIN):
@@ -107,56 +108,13 @@ def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
     config = sizes.config
     for placement in placements:
         if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
-            yield replace(placement, host_versions=2)
+            yield with_two_versions(sizes.spec, config, placement)
 
 
 def _may_guess(config: TrainConfig, placement: Placement) -> bool:
     """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
     tiers, each = placement.trained_tiers, config.commit_every_steps == 1
     return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
-
-
-def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
-    """The processor may update some of what lives in host memory while the device updates the
-    rest; where that is left to the plan, and of the exact format alone, whose rate is measured."""
-    config = sizes.config
-    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
-        return
-    if config.device == "cuda" and config.state_format != "exact":
-        return
-    for placement in placements:
-        choose = _updated_on_host if placement.host_versions == 1 else _updated_here_and_there
-        choices = {choose(sizes, placement.tiers, part / 8) for part in range(1, 9)}
-        for on_host in sorted(choices - {()}):
-            yield replace(placement, on_host=on_host)
-
-
-def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
-    """The given share of the layers in host memory that are trained, the last ones: forward wants
-    them last."""
-    layers = _trained_in_host_memory(sizes, tiers)
-    return tuple(layers[len(layers) - round(share * len(layers)) :])
-
-
-def _updated_here_and_there(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
-    """The given share of them evenly spread: updates that begin in backward share its link."""
-    layers = _trained_in_host_memory(sizes, tiers)
-    count = round(share * len(layers))
-    return tuple(layers[(2 * i + 1) * len(layers) // (2 * count)] for i in range(count))
-
-
-def _trained_in_host_memory(sizes: Sizes, tiers: Sequence[Tier]) -> list[int]:
-    records = enumerate(zip(sizes.spec.records, tiers, strict=True))
-    return [
-        i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
-    ]
-
-
-def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
-    """What the processor updates because the run says so."""
-    config = sizes.config
-    share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
-    return _updated_on_host(sizes, tiers, share)
 
 
 def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -192,7 +150,7 @@ def _candidates(
                 grad_tier=grad_tier,
                 activation_tier=activation_tier,
                 keep_grads=keep_grads,
-                on_host=_asked_on_host(sizes, tiers),
+                on_host=asked_on_host(sizes.spec, config, tiers),
                 order=strategy.order,
                 frozen=_frozen(sizes.spec),
             )
@@ -200,7 +158,7 @@ def _candidates(
                 far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
                 placement = replace(placement, cached=far)
             if config.clip_way == "speculative" and _may_guess(config, placement):
-                placement = replace(placement, host_versions=2)
+                placement = with_two_versions(sizes.spec, config, placement)
             yield _with_kept(sizes, config, placement, device_limit)
 
 

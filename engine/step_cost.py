@@ -14,9 +14,6 @@ from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
 SUM_BYTES = 4  # of an element of a gradient's sum
-# Memory traffic of an update into a second version over that of one in place, bf16 gradients: the
-# place that is written to is read first.
-_ASIDE = (3 * 12 + 2) / (2 * 12 + 2)
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
 
@@ -165,9 +162,10 @@ class StepModel:
 
     def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
         """An update by the processor. Where it computes as well, that waits meanwhile."""
-        seconds = self._per_element("host_update", record.num_elements)
-        if visit.phase == "backward":
-            seconds *= _ASIDE
+        aside = visit.phase == "backward"
+        seconds = self._per_element(
+            "host_update_aside" if aside else "host_update", record.num_elements
+        )
         up = visit_bytes(self.spec, self.config, visit, "host")["h2d"]  # renews cached weights
         alone = self.config.device == "cpu"
         return VisitCost(

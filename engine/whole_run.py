@@ -78,6 +78,7 @@ def _steps(trainer: Trainer, poll: Poll) -> StopReason | None:
     state = trainer.state
     if state.step == 0:
         trainer.evaluate()
+        trainer.rehearse()
     elif state.step < trainer.total_steps:
         message = f"going on after step {state.step}, the last one that was committed"
         trainer.emit(RunEvent(type="message", message=message, step=state.step))

@@ -19,8 +19,9 @@ class ExportCheck(BaseModel):
     matches: bool
     num_prompts: int
     num_positions: int
-    max_abs_diff: float
-    rounding_diff: float = Field(description="What the export's dtype does by itself.")
+    max_abs_diff: float = Field(description="The largest difference of a logit.")
+    rounding_diff: float = Field(description="What of that the export's dtype does by itself.")
+    unexplained_diff: float = Field(description="What it does not; at most the tolerance.")
     tolerance: float
     largest_logit: float
     argmax_agreement: float = Field(description="Share of positions with the same likeliest token.")

@@ -35,6 +35,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "max_steps": ("Steps at most", "ends before the epochs do"),
     "max_seq_len": ("Longest row", "in tokens"),
     "eval_every": ("Evaluate every", "so many steps; wants validation rows"),
+    "rehearsal": ("Rehearsal", "the largest step before the first, unless it comes soon"),
     "row_losses": ("Losses of rows", "find rows that stand out; on unless told otherwise"),
     "sample_prompts": ("Sample prompts", "JSON list of texts that the model goes on from"),
     "sample_rows": ("Sample rows", "validation rows whose answers the model writes itself"),

@@ -58,6 +58,7 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "train_on": asked.get("train_on") or "assistant",
         "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
+        "rehearsal": asked.get("rehearsal") or "auto",
         "row_losses": asked.get("row_losses") is not False,
         "sample_prompts": asked.get("sample_prompts"),
         "sample_rows": asked.get("sample_rows") or 0,

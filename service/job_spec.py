@@ -34,8 +34,8 @@ from .run_settings import (
     asked_exports,
     checkpoint_values,
     free_values,
-    sample_values,
     shown_settings,
+    told_values,
 )
 from .site import Site
 from .strict import HYPERPARAMETERS
@@ -157,7 +157,7 @@ def train_values(
         **method_values(settled),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
-        **sample_values(settled),
+        **told_values(settled),
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),

@@ -66,6 +66,7 @@ class Hyperparameters(Strict):
     train_on: Literal["assistant", "last_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
+    rehearsal: Literal["on", "off"] | None = None
     row_losses: bool | None = None
     sample_prompts: Annotated[list[Name], Field(min_length=1, max_length=16)] | None = None
     sample_rows: Annotated[int, Field(ge=0, le=16)] | None = None

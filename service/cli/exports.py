@@ -76,9 +76,9 @@ def describe_check(report: Mapping[str, Any] | None) -> str:
     if not check:
         return ""
     return (
-        f"\nread back: logits within {check['max_abs_diff']:.3g} of those trained "
-        f"({check['tolerance']:.3g} allowed), the same token likeliest at "
-        f"{check['argmax_agreement']:.1%} of {check['num_positions']} positions"
+        f"\nread back: logits within {check['max_abs_diff']:.3g} of those trained, "
+        f"{check['unexplained_diff']:.3g} of it not by rounding ({check['tolerance']:.3g} allowed);"
+        f" the same token likeliest at {check['argmax_agreement']:.1%} of {check['num_positions']} positions"
     )
 
 
