@@ -75,10 +75,11 @@ def describe_check(report: Mapping[str, Any] | None) -> str:
     check = (report or {}).get("check")
     if not check:
         return ""
+    positions = check["num_positions"]
     return (
         f"\nread back: logits within {check['max_abs_diff']:.3g} of those trained, "
         f"{check['unexplained_diff']:.3g} of it not by rounding ({check['tolerance']:.3g} allowed);"
-        f" the same token likeliest at {check['argmax_agreement']:.1%} of {check['num_positions']} positions"
+        f" the same token likeliest at {check['argmax_agreement']:.1%} of {positions} positions"
     )
 
 
