@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
     from .export_forms import exports_of
+    from .fit import fit_microbatch
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
     from .packing import RowLengths, settle_microbatch
-    from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
+    from .plan import Box, CannotFit, Plan, make_plan
     from .prepare import (
         DataProblem,
         DataReport,
@@ -102,7 +103,7 @@ _HOMES = {
     "Plan": "plan",
     "RowLengths": "packing",
     "settle_microbatch": "packing",
-    "fit_microbatch": "plan",
+    "fit_microbatch": "fit",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",

@@ -107,7 +107,7 @@ class TrainConfig:
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"
-    activation_tier: NearTier = "auto"  # of boundary activations
+    activation_tier: StateTier = "auto"  # of boundary activations
     grad_tier: NearTier = "auto"  # of gradients that wait, where the state is not on the device
     clip_way: ClipWay = "auto"
     optimizer_device: OptimizerDevice = "auto"  # what updates layers whose state is in host memory

@@ -14,6 +14,7 @@ from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
 SUM_BYTES = 4  # of an element of a gradient's sum
+FAR: tuple[Tier, ...] = ("host", "nvme")  # tiers from which layer inputs come back over a link
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
 
@@ -104,11 +105,12 @@ class StepModel:
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
         kept = set(placement.keep_layers)
-        parked = placement.activation_tier == "host"
+        waits = {layer: tier for tier in FAR for layer in placement.parked(tier)}
         found = []
         for visit in visits:
             layer = self.layer_of.get(visit.record)
             tier = placement.tiers[visit.record]
+            parked = None if layer is None else waits.get(layer)
             record = self.spec.records[visit.record]
             gradients = placement.keep_grads and not keeps_grad_on_device(
                 visit.record, placement.tiers, placement.grad_tier, placement.on_host
@@ -133,17 +135,15 @@ class StepModel:
         tier: Tier,
         *,
         kept: bool,
-        parked: bool,
+        parked: Tier | None,
         gradients: bool,
     ) -> VisitCost:
         if visit.on_host:
             return self._host_cost(visit, record)
         moved = visit_bytes(self.spec, self.config, visit, tier)
         up, down = self._summed_on_host(visit, record)
-        if parked and record.kind == "layer" and not kept:
-            hidden = self._hidden_bytes // self._parts(visit)
-            down += hidden if visit.action == "forward" else 0
-            up += hidden if visit.action == "backward" else 0
+        goes, comes = self._parked_bytes(visit, parked)
+        up, down = up + comes, down + goes
         if gradients and self._place(visit).last:
             down += self._finished_bytes(visit, record)
             if visit.pending or (visit.action == "update" and visit.phase == "optimizer"):
@@ -151,6 +151,8 @@ class StepModel:
         compute = self._compute(visit, record, kept=kept) + self.rates.visit_seconds
         h2d, d2h = moved.get("h2d", 0), moved.get("d2h", 0)
         read, written = moved.get("nvme_read", 0), moved.get("nvme_write", 0)
+        if parked == "nvme":
+            read, written = read + comes, written + goes
         if self.config.device == "cpu":  # these copies are made by the thread that computes
             compute += up / self.rates.h2d + down / self.rates.d2h
             costs: Costs = (read, h2d, compute, d2h, written)
@@ -182,6 +184,14 @@ class StepModel:
     def _parts(self, visit: Visit) -> int:
         """By how much less than a step a visit to one microbatch computes."""
         return 1 if visit.microbatch is None else self.load.microbatches
+
+    def _parked_bytes(self, visit: Visit, parked: Tier | None) -> tuple[int, int]:
+        """Bytes of the layer's input that go away in forward, and come back in backward."""
+        hidden = 0 if parked is None else self._hidden_bytes // self._parts(visit)
+        return (
+            hidden if visit.action == "forward" else 0,
+            hidden if visit.action == "backward" else 0,
+        )
 
     def _summed_on_host(self, visit: Visit, record: RecordLayout) -> tuple[int, int]:
         """Bytes up and down of a layer's gradient so far, where microbatches come one by one."""

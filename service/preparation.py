@@ -195,12 +195,13 @@ def tell_tenths(emit: Emit, param: str, *, seconds: float = TOLD_SECONDS) -> Pro
 def describe(param: str, report: DataReport) -> str:
     """A data report in a sentence."""
     dropped = f", {report.rows - report.kept} left out" if report.rows > report.kept else ""
+    parted = f" as {report.examples} of a turn each" if report.examples > report.kept else ""
     counts = report.formats.items()
     formats = ", ".join(f"{count} of {name}" if len(counts) > 1 else name for name, count in counts)
     return (
-        f"{param}: {report.kept} rows ({formats}){dropped}, {report.tokens} tokens, of which "
-        f"{report.trained_tokens} are trained on; the longest row has {report.longest}; packing "
-        f"saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
+        f"{param}: {report.kept} rows ({formats}){dropped}{parted}, {report.tokens} tokens, of "
+        f"which {report.trained_tokens} are trained on; the longest row has {report.longest}; "
+        f"packing saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
     )
 
 

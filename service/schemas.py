@@ -30,6 +30,11 @@ STRATEGY = (
     "A published system's way to place state and order work, where the rest of the request leaves "
     "it open. It changes no bit of the result. auto: the placement with the shortest predicted step"
 )
+HOST_BYTES = (
+    "Host memory at most. What does not fit beside the device waits on the volumes: state between "
+    "steps and, where they must, inputs of layers until their backward pass. The plan counts both "
+    "in the room demanded and in what is written."
+)
 NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
 Key = Annotated[Text, StringConstraints(max_length=64)]
 Value = Annotated[Text, StringConstraints(max_length=512)]
@@ -63,7 +68,7 @@ class Hyperparameters(Strict):
     max_steps: Count | None = None
     max_seq_len: Count | None = None
     overlong: Literal["error", "drop", "truncate_left", "truncate_right"] | None = None
-    train_on: Literal["assistant", "last_assistant", "all"] | None = None
+    train_on: Literal["assistant", "last_assistant", "each_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
     rehearsal: Literal["on", "off"] | None = None
@@ -145,7 +150,7 @@ class CreateJob(Strict):
     dry_run: bool = False
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     device_bytes: Bytes | None = None
-    host_bytes: Bytes | None = None
+    host_bytes: Annotated[Bytes, Field(description=HOST_BYTES)] | None = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
     state_format: Literal["exact", "q8", "economy", "sr_bf16", "sr_q8"] | None = None
     deterministic: bool | None = None

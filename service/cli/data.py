@@ -11,7 +11,7 @@ from .options import Columns, Json, parse_columns
 from .output import CliError, Exit, print_json
 from .result_cache import default_folder, remembered
 
-TrainOn = Literal["assistant", "last_assistant", "all"]
+TrainOn = Literal["assistant", "last_assistant", "each_assistant", "all"]
 Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 
 

@@ -91,6 +91,17 @@ def test_adapters_and_merged_models_come_back(
     assert check["unexplained_diff"] < (1e-5 if "export_dtype" not in settings else 1e-3)
 
 
+@pytest.mark.parametrize("export", ["adapter", "merged"])
+@pytest.mark.parametrize("case", ["mixtral", "qwen3_moe"])
+def test_adapters_of_experts_come_back(tmp_path: Path, case: str, export: str) -> None:
+    if case == "qwen3_moe":
+        write_case(tmp_path / "model", case)  # a layer without experts has no adapters that load
+    run = make_run(tmp_path, case, **LORA, lora_export=export)
+    run.go()
+    (report,) = reports(run).values()
+    assert report["check"]["unexplained_diff"] < 1e-5
+
+
 def test_a_model_that_is_frozen_in_part_comes_back(tmp_path: Path) -> None:
     run = make_run(tmp_path, freeze=("*.mlp.*", "*embed*"))
     run.go()
