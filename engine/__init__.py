@@ -6,7 +6,7 @@ The public names are imported on first use: planning and configuration need no t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import StrategyName, TrainConfig
+from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
 from .errors import ExportMismatch, NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
@@ -142,8 +142,10 @@ __all__ = [
     "Look",
     "ModelError",
     "ModelSpec",
+    "NUM_ANSWERS",
     "NotFinite",
     "OUTCOME_OF",
+    "Objective",
     "ParamSpec",
     "Plan",
     "Prepared",

@@ -10,6 +10,7 @@ ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 Method = Literal["full", "lora"]
 Objective = Literal["supervised", "dpo"]
+NUM_ANSWERS: Mapping[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]

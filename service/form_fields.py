@@ -17,6 +17,7 @@ ELSEWHERE = frozenset(
     {"model", "training_file", "validation_file", "suffix", "method", "hyperparameters", "dry_run"}
     | {"integrations"}
 )
+DPO = "method.dpo.hyperparameters"
 COMMON = (
     "n_epochs",
     "batch_size",
@@ -28,6 +29,9 @@ COMMON = (
     "adapter.type",
 )
 LABELS: Mapping[str, tuple[str, str]] = {
+    "type": ("Method", "on answers (supervised), or on preferences (dpo)"),
+    "beta": ("Beta", "of dpo: with more, nearer to the model before; 0.1"),
+    "label_smoothing": ("Label smoothing", "of dpo: share of preferences that may be wrong"),
     "n_epochs": ("Epochs", "how often every row is seen"),
     "batch_size": ("Batch", "rows in a step"),
     "learning_rate": ("Learning rate", "1e-5 is a careful start"),
@@ -105,13 +109,16 @@ class Field:
     @property
     def id(self) -> str:
         """The id of the input."""
-        return "f-" + self.path.rsplit(f"{HYPERPARAMETERS}.", 1)[-1].replace(".", "-")
+        own = self.path.removeprefix(f"{HYPERPARAMETERS}.").removeprefix(f"{DPO}.")
+        return "f-" + own.replace(".", "-")
 
 
 def common_fields() -> list[Field]:
-    """The hyperparameters that most people look for first."""
+    """The method, and the hyperparameters that most people look for first."""
+    schema = CreateJob.model_json_schema()
+    method = _fields(schema, schema["$defs"]["Method"], "type", prefix="method.")
     found = {name: field for name, field in _hyperparameters()}
-    return [found[name] for name in COMMON]
+    return [*(field for _, field in method), *(found[name] for name in COMMON)]
 
 
 def other_fields() -> list[Field]:
@@ -131,6 +138,9 @@ def _hyperparameters() -> Iterator[tuple[str, Field]]:
     inner = schema["$defs"]["Hyperparameters"]
     for name in inner["properties"]:
         yield from _fields(schema, inner, name, prefix=f"{HYPERPARAMETERS}.")
+    preferences = schema["$defs"]["DpoHyperparameters"]
+    for name in (one for one in preferences["properties"] if one not in inner["properties"]):
+        yield from _fields(schema, preferences, name, prefix=f"{DPO}.")
 
 
 def _fields(

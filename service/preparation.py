@@ -198,8 +198,9 @@ def describe(param: str, report: DataReport) -> str:
     parted = f" as {report.examples} of a turn each" if report.examples > report.kept else ""
     counts = report.formats.items()
     formats = ", ".join(f"{count} of {name}" if len(counts) > 1 else name for name, count in counts)
+    rows = "preferences" if report.objective == "dpo" else "rows"
     return (
-        f"{param}: {report.kept} rows ({formats}){dropped}{parted}, {report.tokens} tokens, of "
+        f"{param}: {report.kept} {rows} ({formats}){dropped}{parted}, {report.tokens} tokens, of "
         f"which {report.trained_tokens} are trained on; the longest row has {report.longest}; "
         f"packing saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
     )

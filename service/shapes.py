@@ -16,6 +16,7 @@ from .jobs import (
     PartRecord,
     UploadRecord,
 )
+from .method import kind_of
 from .model_names import NamedModel
 from .queue_times import Place
 
@@ -51,7 +52,7 @@ def job_object(
         "training_file": job.training_file,
         "validation_file": job.validation_file,
         "result_files": job.result_files,
-        "hyperparameters": job.hyperparameters,
+        "hyperparameters": job.hyperparameters if kind_of(job.request) == "supervised" else {},
         "method": job.method,
         "seed": job.seed,
         "trained_tokens": job.trained_tokens,

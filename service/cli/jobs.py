@@ -1,7 +1,7 @@
 """The commands that talk to a running daemon about jobs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -40,6 +40,14 @@ def submit(
     valid: Annotated[str | None, typer.Option(help="Evaluation rows, likewise.")] = None,
     suffix: Annotated[str | None, typer.Option(help="A word for the name of the result.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
+    method: Annotated[
+        Literal["supervised", "dpo"] | None,
+        typer.Option(help="On answers (supervised), or on preferences between two (dpo)."),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="Of dpo: with more, nearer to the model before; 0.1."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
@@ -59,7 +67,8 @@ def submit(
     given |= {"suffix": suffix, "strategy": strategy}
     if column:
         given |= {"dataset": {"columns": parse_columns(column)}}
-    body = job_body(job_file, {**given, "seed": seed}, settings or [])
+    settings = [*(settings or []), *([] if beta is None else [f"beta={beta}"])]
+    body = job_body(job_file, {**given, "seed": seed}, settings, method=method)
     with connect(url, token_file) as client:
         body = with_uploads(body, client, beside=job_file)
         if plan_only:
