@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .demo_data import DemoData, write_demo_data
     from .export_forms import exports_of
     from .fit import fit_microbatch
+    from .flops import passed_params
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
@@ -70,6 +71,7 @@ _HOMES = {
     "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
+    "passed_params": "flops",
     "plan_report": "advice",
     "BadBoxFile": "box_file",
     "read_box": "box_file",
@@ -193,6 +195,7 @@ __all__ = [
     "method_spec",
     "nearest_fit",
     "num_steps",
+    "passed_params",
     "plan_report",
     "prepare_dataset",
     "prepare_model",
