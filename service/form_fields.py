@@ -76,7 +76,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "commit_every": ("Commit every", "so many steps"),
     "keep_commits": ("Commits kept", "besides the live one"),
     "durability": ("Durability", 'step, none, or JSON such as {"minutes": 10}'),
-    "export": ("Export", 'JSON such as [{"dtype": "bfloat16"}]'),
+    "export": ("Export", 'JSON such as [{"format": "gguf", "dtype": "q8_0"}]'),
     "dataset.columns": ("Columns", 'JSON such as {"prompt": "question"}'),
     "resume_from": ("Resume from", "a checkpoint, or a job that has ended"),
     "limits.max_hours": ("Run at most", "hours, then the job pauses"),
