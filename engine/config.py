@@ -10,6 +10,7 @@ ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 Method = Literal["full", "lora"]
 Objective = Literal["supervised", "dpo"]
+NUM_ANSWERS: Mapping[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
@@ -26,6 +27,7 @@ StrategyName = Literal[
     "ratel", "superoffload", "unified",
 ]  # fmt: skip
 OptimizerDevice = Literal["auto", "device", "host"]
+GgufDtype = Literal["off", "auto", "float32", "float16", "bfloat16", "q8_0"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 MAX_SAMPLES = 16  # of each kind: they are shown to people
@@ -96,6 +98,8 @@ class TrainConfig:
     sample_seed: int = 0
     export_dtype: ExportDtype = "auto"
     lora_export: LoraExport = "adapter"
+    export_gguf: GgufDtype = "off"  # a GGUF file of the whole model beside the export
+    check_export: bool = True  # read exports back and compare logits
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None

@@ -13,12 +13,11 @@ import numpy as np
 
 from headrace.storage import round_up
 
-from .config import Objective, TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .row_order import Ints, epoch_order, num_steps, steps_per_epoch
 from .token_files import OFFSETS
 
 TILE_TOKENS = 128  # packed lengths on a GPU: whole tiles for its kernels, few sizes to allocate
-NUM_ANSWERS: dict[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 STATIC_LENGTHS = 4  # that a microbatch within its budget can have when each is compiled by itself
 _CHUNK_STEPS = 4096  # looked at together, which bounds memory
 

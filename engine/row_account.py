@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
-from .config import Objective
+from .config import NUM_ANSWERS, Objective
 from .data_report import DataReport, Overlong, Place, Tally, length_histogram
 from .labels import TrainOn, render_rows
-from .packing import NUM_ANSWERS, padding_account
+from .packing import padding_account
 from .row_files import RowFile, RowText
 from .row_index import RowIndex
 from .row_types import AnyRow, Conversation, PlainText, Preference, RowFormat, RowProblem

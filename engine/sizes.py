@@ -5,11 +5,11 @@ from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
-from .config import TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
-from .packing import NUM_ANSWERS, Arrangement, RowLengths, extent_of, settle_microbatch
+from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
 from .saved import saved_token_bytes, working_token_bytes

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .config import TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier, keeps_grad_on_device
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
-from .packing import NUM_ANSWERS
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
