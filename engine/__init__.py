@@ -6,7 +6,7 @@ The public names are imported on first use: planning and configuration need no t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import StrategyName, TrainConfig
+from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
 from .errors import NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
@@ -29,24 +29,31 @@ if TYPE_CHECKING:
     from .box import available_memory, detect_box, known_rates
     from .box_file import BadBoxFile, read_box, shipped_boxes
     from .calibration import calibrate_compute
+    from .content import content_key, model_key
     from .cores import usable_cores
     from .data import TokenDataset
+    from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
+    from .fit import fit_microbatch
     from .host_optimizer import measure_cpu_optimizer
+    from .meter import Progress
     from .methods import method_spec
     from .packing import RowLengths, settle_microbatch
-    from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
+    from .plan import Box, CannotFit, Plan, make_plan
     from .prepare import (
         DataProblem,
         DataReport,
         FormCheck,
         RowFile,
         RowIndex,
+        check_dataset,
         check_rows,
         prepare_dataset,
     )
     from .rates import Prices, Rates
+    from .row_account import RowRules
     from .row_order import num_steps
+    from .rows import COLUMN_KEYS, check_columns
     from .run import run_job
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
@@ -81,6 +88,11 @@ _HOMES = {
     "known_rates": "box",
     "calibrate_compute": "calibration",
     "shape_spec": "shapes",
+    "content_key": "content",
+    "model_key": "content",
+    "DatasetCache": "dataset_cache",
+    "Prepared": "dataset_cache",
+    "Progress": "meter",
     "TokenDataset": "data",
     "num_steps": "row_order",
     "DemoData": "demo_data",
@@ -90,14 +102,18 @@ _HOMES = {
     "Plan": "plan",
     "RowLengths": "packing",
     "settle_microbatch": "packing",
-    "fit_microbatch": "plan",
+    "fit_microbatch": "fit",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
     "FormCheck": "prepare",
     "RowFile": "prepare",
     "RowIndex": "prepare",
+    "check_dataset": "prepare",
     "check_rows": "prepare",
+    "RowRules": "row_account",
+    "check_columns": "rows",
+    "COLUMN_KEYS": "rows",
     "prepare_dataset": "prepare",
     "run_job": "run",
     "ModelError": "source",
@@ -112,10 +128,12 @@ _HOMES = {
 __all__ = [
     "BadBoxFile",
     "Box",
+    "COLUMN_KEYS",
     "CannotFit",
     "CpuKernel",
     "DataProblem",
     "DataReport",
+    "DatasetCache",
     "DemoData",
     "FormCheck",
     "JobSize",
@@ -123,15 +141,20 @@ __all__ = [
     "Look",
     "ModelError",
     "ModelSpec",
+    "NUM_ANSWERS",
     "NotFinite",
     "OUTCOME_OF",
+    "Objective",
     "ParamSpec",
     "Plan",
+    "Prepared",
     "Prices",
+    "Progress",
     "Rates",
     "RecordLayout",
     "RowFile",
     "RowIndex",
+    "RowRules",
     "RowLengths",
     "RunEvent",
     "RunResult",
@@ -152,7 +175,11 @@ __all__ = [
     "bench_step",
     "bench_strategies",
     "calibrate_compute",
+    "check_columns",
+    "check_dataset",
     "check_rows",
+    "content_key",
+    "model_key",
     "compare_schemes",
     "cpu_kernel",
     "detect_box",

@@ -18,11 +18,11 @@ from torch import Tensor
 from headrace.storage import round_up
 
 from .chat import NOT_TRAINED
-from .config import TrainConfig
-from .data_report import DataProblem
-from .packing import NUM_ANSWERS, Arrangement, row_lengths, step_rows
+from .config import NUM_ANSWERS, TrainConfig
+from .data_report import DataProblem, Place
+from .packing import Arrangement, row_lengths, step_rows
 from .row_order import Ints
-from .token_files import OFFSETS, REPORT, TOKENS, TRAINED
+from .token_files import OFFSETS, PLACES, REPORT, TOKENS, TRAINED
 
 PAD_TOKEN = 0  # any id will do: padding is never labelled, and no token of a row can see it
 
@@ -92,6 +92,18 @@ class TokenDataset:
         trained = np.fromfile(self.path / TRAINED, np.uint8, count=stop - start, offset=start)
         ids = tokens.astype(np.int64)
         return ids, np.where(trained == 1, ids, NOT_TRAINED)
+
+    def place(self, row: int) -> Place | None:
+        """Where a row comes from; None where that was not written down."""
+        path = self.path / PLACES
+        if not path.exists():
+            return None
+        found = np.fromfile(path, np.int64, count=3, offset=3 * 8 * row)
+        if found.size < 3:
+            return None
+        file, line, item = found.tolist()
+        files = json.loads((self.path / REPORT).read_bytes())["files"]
+        return Place(file=files[file]["name"], line=line, item=item or None)
 
     def answers(self, row: int) -> list[tuple[Ints, Ints]]:
         """All answers of a row, each as `row` gives it."""

@@ -1,8 +1,8 @@
 """What became of every row of a data set: counts, places, lengths, and a preview of the labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -12,15 +12,19 @@ from .row_types import RowFormat
 Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 MAX_PLACES = 20
 MAX_EXAMPLES = 3
+PART_THEM = (
+    "where the template changes a turn once the conversation goes on, set train_on to "
+    "each_assistant (a row for each turn) or last_assistant, or give other turns weight 0"
+)
 ADVICE = {
     "overlong": (
         "shorten them, raise max_seq_len, or set overlong to drop, truncate_left or truncate_right"
     ),
     "no_template": "a model that chats brings its template; base models take plain text",
     "template_error": "reword them so that the model's template accepts them",
-    "template_rewrites_history": (
-        "split conversations, or set train_on to last_assistant, or weight 0 on all turns but one"
-    ),
+    "template_rewrites_history": PART_THEM,
+    "turn_lost": PART_THEM,
+    "reasoning_lost": PART_THEM,
 }
 WARNINGS = {  # notes that a person should act on, and why
     "in_training": "are in the training data too, so the evaluation loss looks better than it is",
@@ -44,7 +48,10 @@ class DataProblem(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Place:
-    """A line of a file, counted from 1; in a JSON array also the item that begins on it."""
+    """A line of a file, counted from 1; in a JSON array also the item that begins on it.
+
+    The rows of a Parquet file lie on no line: 0, and `item` counts them.
+    """
 
     file: str
     line: int
@@ -56,6 +63,8 @@ class Place:
     @property
     def within(self) -> str:
         """The place in its file."""
+        if not self.line:
+            return f"row {self.item}"
         return f"line {self.line}" + (f" (item {self.item})" if self.item else "")
 
 
@@ -94,7 +103,9 @@ class DataReport:
     than the entry before), before it. `overlong_rows` are the first over-long rows with their
     tokens. `preview` shows two rows as pieces of text with the flag `trained`. A preference is one
     row; its answers, each with the prompt before it, are two in lengths, tokens and preview, the
-    chosen one first. `files` name bytes, SHA-256 and form of what was read.
+    chosen one first. `examples` are rows of the data set: more than `kept` where each turn is
+    trained in a row of its own. `files` name bytes, SHA-256 and form of what was read; `complete`
+    is false where the reading was ended before its end.
     """
 
     files: tuple[Mapping[str, Any], ...]
@@ -115,6 +126,8 @@ class DataReport:
     formats: Mapping[RowFormat, int]
     numerics: Mapping[str, Any]
     padding: Mapping[str, Any]
+    examples: int
+    complete: bool = True
 
     @property
     def bad_rows(self) -> int:
@@ -139,6 +152,17 @@ class DataReport:
         derived = {"duplicates": self.duplicates, "bad_rows": self.bad_rows}
         return {**asdict(self), **derived, "warnings": self.warnings}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave, read back from JSON."""
+        made = {name: values[name] for name in (f.name for f in fields(cls)) if name in values}
+        for name in ("problems", "notes"):
+            made[name] = {code: _tally(tally) for code, tally in made[name].items()}
+        long = ((Place(**place), tokens) for place, tokens in made["overlong_rows"])
+        made |= {"overlong_rows": tuple(long)}
+        made |= {name: tuple(made[name]) for name in ("files", "preview")}
+        return cls(**made)
+
     def check(self) -> None:
         """DataProblem, with places and ways out, unless every row counts and some token trains."""
         names = ", ".join(entry["name"] for entry in self.files)
@@ -154,6 +178,11 @@ class DataReport:
             )
 
 
+def _tally(values: Mapping[str, Any]) -> Tally:
+    places = [Place(**place) for place in values["places"]]
+    return Tally(count=values["count"], places=places, examples=list(values["examples"]))
+
+
 def _bad_rows(report: DataReport) -> str:
     lines = [
         f"{report.bad_rows} of {report.rows} rows cannot be used, and none is left out in silence: "
@@ -165,6 +194,7 @@ def _bad_rows(report: DataReport) -> str:
         more = ", ".join(str(place.item or place.line) for place in rest)
         if more:
             where = "in items" if rest[0].item else "on lines"
+            where = where if rest[0].line else "in rows"
             lines.append(f"  {code} also {where} {more}{', …' if tally.count > MAX_PLACES else ''}")
         if code in ADVICE:
             lines.append(f"  {code}: {ADVICE[code]}")

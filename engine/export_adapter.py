@@ -6,7 +6,7 @@ from typing import Any
 
 from .export import ReadPieces, write_directory
 from .lora import ALL_LINEAR, DOWN
-from .model import Lora, ModelSpec
+from .model import EXPERTS, Lora, ModelSpec
 from .shards import Shard
 
 FILE = "adapter_model.safetensors"
@@ -59,14 +59,18 @@ def _config(spec: ModelSpec, lora: Lora, base_name: str) -> dict[str, Any]:
 
 
 def _targets(spec: ModelSpec, lora: Lora) -> list[str] | str:
-    """Last parts of the projections' names, or the expression that chose them."""
+    """Last parts of the projections' names, or the expression that chose them: peft would look in
+    vain for what one chooses of experts, which transformers has in stacks."""
     if len(lora.targets) > 1:
         return list(lora.targets)
+    records = spec.of_kind("beside")
     names = {
         param.name.removesuffix(f".{DOWN}").rsplit(".", 1)[-1]
-        for record in spec.of_kind("beside")
+        for record in records
         for param in record.params
         if param.name.endswith(DOWN)
     }
     (target,) = lora.targets
-    return sorted(names) if target == ALL_LINEAR else [target] if target in names else target
+    if target == ALL_LINEAR or any(EXPERTS in p.name for r in records for p in r.params):
+        return sorted(names)
+    return [target] if target in names else target

@@ -6,7 +6,7 @@ attention adds 2 s d forward for rows of s tokens and queries of d elements in a
 over the s / 2 positions that a token sees on average.
 """
 
-from .model import ModelSpec, RecordLayout
+from .model import EXPERTS, ModelSpec, RecordLayout
 
 
 def layer_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_tokens: int) -> float:
@@ -26,12 +26,18 @@ def backward_flops(spec: ModelSpec, layout: RecordLayout, *, tokens: int, row_to
 
 def _matrix_elements(spec: ModelSpec, layout: RecordLayout) -> float:
     """Elements that a token is multiplied with: of experts those that it passes."""
-    share = spec.experts.per_token / spec.experts.count if spec.experts else 1.0
     return sum(
-        param.num_elements * (share if ".experts." in param.name else 1.0)
+        param.num_elements * passed_share(spec, param.name)
         for param in layout.params
         if len(param.full_shape) > 1
     )
+
+
+def passed_share(spec: ModelSpec, name: str) -> float:
+    """Of all tokens, those that pass a layer's projection of that name, on average."""
+    if spec.experts is None or EXPERTS not in name:
+        return 1.0
+    return spec.experts.per_token / spec.experts.count
 
 
 def _attention_flops(spec: ModelSpec, row_tokens: int) -> float:

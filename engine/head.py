@@ -25,6 +25,7 @@ class LossSums:
     loss: Tensor
     correct: Tensor
     num_trained: int = field(default=0)
+    of_targets: list[Tensor] | None = None  # each target's loss, fp32, in pieces, where asked for
 
     @classmethod
     def zero(cls, device: torch.device) -> "LossSums":
@@ -33,6 +34,10 @@ class LossSums:
             torch.zeros((), dtype=torch.float64, device=device),
             torch.zeros((), dtype=torch.int64, device=device),
         )
+
+    def losses(self) -> Tensor | None:
+        """The loss of every target, in their order, on the host; waits for the device."""
+        return torch.cat(self.of_targets).cpu() if self.of_targets else None
 
     def totals(self) -> Totals:
         """The sums as numbers; waits for the device."""
@@ -182,6 +187,8 @@ def _loss_and_probabilities(logits: Tensor, targets: Tensor, sums: LossSums) -> 
     """Add cross entropy and hits to `sums`; returns fp32 probabilities, in the logits' place."""
     log_probs, hits, probabilities = _softmax(logits, targets)
     sums.loss += -log_probs.double().sum()
+    if sums.of_targets is not None:
+        sums.of_targets.append(-log_probs)
     sums.correct += hits.sum()
     sums.num_trained += len(targets)
     return probabilities

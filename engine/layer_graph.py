@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .experts import Routed
 from .layer import LayerModule, Weights
-from .model import RecordLayout
+from .model import EXPERTS, RecordLayout
 from .places import Positions
 
 Grads = dict[str, Tensor]
@@ -52,5 +52,5 @@ def backward(
     )
     grads = {name: value for name, value in zip(leaves, found, strict=True) if value is not None}
     missing = leaves.keys() - grads.keys()
-    assert all(".experts." in name for name in missing), f"no gradient of {sorted(missing)}"
+    assert all(EXPERTS in name for name in missing), f"no gradient of {sorted(missing)}"
     return of_inputs, grads

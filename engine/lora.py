@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .model import LAYERS, ROUTER, Lora, RecordLayout
+from .model import EXPERTS, LAYERS, ROUTER, Lora, ModelSpec, RecordLayout
 from .model_files import ModelError
 
 ALL_LINEAR = "all-linear"
@@ -38,15 +38,14 @@ def adapted(lora: Lora, layer: RecordLayout) -> list[str]:
 
 
 def projections(layer: RecordLayout) -> list[str]:
-    """Names in the whole model of a layer's projections: its matrices, but for a router and
-    experts, which peft adapts in another way."""
+    """Names in the whole model of a layer's projections: its matrices, each expert's too, but for
+    a router, which no adapter changes."""
     return [
         param.name.removesuffix(".weight")
         for param in layer.params
         if len(param.full_shape) == 2
         and param.name.endswith(".weight")
         and not param.name.endswith(ROUTER)
-        and ".experts." not in param.name
     ]
 
 
@@ -79,3 +78,35 @@ def check_targets(lora: Lora, layers: Sequence[RecordLayout]) -> None:
                 f"target modules of adapters: {target!r} is the name of no projection of this "
                 f"model; wanted {ALL_LINEAR}, a regular expression, or some of {', '.join(known)}"
             )
+
+
+def check_loadable(lora: Lora, spec: ModelSpec) -> None:
+    """ModelError for adapters of a mixture that peft cannot load apart from the model.
+
+    transformers keeps a layer's experts in two tensors, gate with up and down, and peft goes by
+    last parts of names: it adapts all experts of all layers, gate and up together, and takes the
+    MLP of a layer without experts for experts.
+    """
+    if spec.experts is None:
+        return
+    modules = [module for layer in spec.of_kind("layer") for module in projections(layer)]
+    chosen = [module for module in modules if chooses(lora, module)]
+    names = {_last(module) for module in chosen}
+    of_experts = {_last(module) for module in chosen if EXPERTS in module}
+    gate, up, _ = spec.experts.projections
+    if any(_last(m) in spec.experts.projections for m in chosen if EXPERTS not in m):
+        why = "some layers of this model have no experts, and their MLPs would be taken for experts"
+    elif len(of_experts & {gate, up}) == 1:
+        why = f"{gate} and {up} of an expert are one tensor: adapt both, or neither"
+    elif of_experts and chosen != [module for module in modules if _last(module) in names]:
+        why = "where experts are adapted, so is every projection of the same name"
+    else:
+        return
+    raise ModelError(
+        f"target modules of adapters: peft could not load these: {why}; name others (such as "
+        f"q_proj, k_proj, v_proj and o_proj), or have the merged model exported"
+    )
+
+
+def _last(module: str) -> str:
+    return module.rsplit(".", 1)[-1]

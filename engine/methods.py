@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from .config import TrainConfig
 from .decoder import pack
-from .lora import adapter_tensors, check_targets
+from .lora import adapter_tensors, check_loadable, check_targets
 from .model import BaseFormat, Lora, ModelSpec, ParamSpec, RecordLayout
 from .model_files import ModelError
 
@@ -61,6 +61,8 @@ def _with_adapters(spec: ModelSpec, base: BaseFormat, config: TrainConfig) -> Mo
     )
     layers = spec.of_kind("layer")
     check_targets(lora, layers)
+    if config.lora_export == "adapter":
+        check_loadable(lora, spec)
     frozen = [replace(record, base=base) for record in spec.records]
     adapters = []
     for layer in layers:

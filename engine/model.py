@@ -19,6 +19,7 @@ EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 LAYERS = "model.layers."
+EXPERTS = ".experts."  # in the name of every weight of a mixture's experts
 ROUTER = ".gate.weight"  # how the name of a mixture's router ends
 
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 EventType = Literal[
-    "phase", "message", "plan", "metrics", "eval", "samples", "commit", "checkpoint", "export",
-    "result",
+    "phase", "message", "plan", "metrics", "eval", "samples", "row_losses", "commit",
+    "checkpoint", "export", "result",
 ]  # fmt: skip
 Level = Literal["info", "warn", "error"]
 StopReason = Literal["cancel", "pause", "shutdown"]

@@ -1,10 +1,15 @@
 """Which rows are the same, within a data set and between two, by 64-bit hashes."""
 
 import hashlib
+import os
 from array import array
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+from headrace.storage import sync_directory
 
 from .data_report import Place, Tally
 
@@ -25,6 +30,33 @@ class RowIndex:
         self._places.extend((len(self._files) - 1, place.line, place.item or 0))
         self._contents.append(_hash(content))
         self._hashes.append(_hash(content + labels))
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, which is there once it is whole and on disk."""
+        partial = path.with_name(f".{path.name}")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                files=np.array(self._files),
+                contents=np.array(self._contents),
+                hashes=np.array(self._hashes),
+                places=np.array(self._places),
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+        sync_directory(path.parent)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        index = cls()
+        with np.load(path) as saved:
+            index._files = saved["files"].tolist()
+            index._contents.frombytes(saved["contents"].tobytes())
+            index._hashes.frombytes(saved["hashes"].tobytes())
+            index._places.frombytes(saved["places"].tobytes())
+        return index
 
     def duplicates(self) -> Tally:
         """Rows that repeat an earlier one, in content and labels."""

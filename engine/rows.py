@@ -4,7 +4,7 @@ Every row is judged by itself and keeps its own types: nothing is inferred from 
 no turn is left out, and a key that is not understood is reported, never lost without a word.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .config import Objective
@@ -26,19 +26,61 @@ READERS: tuple[tuple[set[str], Callable[[dict[str, Any]], Row]], ...] = (
 )
 
 
+NO_COLUMNS: Mapping[str, str] = {}
+OPTIONAL_KEYS = {"input", "system", "history", "tools", "functions"}
+COLUMN_KEYS = OPTIONAL_KEYS.union({"chosen", "rejected"}, *(keys for keys, _ in READERS))
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """ValueError unless the keys are those of formats, and no column is meant twice."""
+    for key in columns:
+        if key not in COLUMN_KEYS:
+            wanted = ", ".join(sorted(COLUMN_KEYS))
+            raise ValueError(f"columns has {key!r}, which is no key of a format; wanted {wanted}")
+    if len(set(columns.values())) < len(columns):
+        raise ValueError("columns names one column for two keys; give each its own")
+
+
+def rename(row: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """The row with its columns under the keys that are meant. Raises Unusable.
+
+    A column that is missing, or that another one would hide, is no guess to make.
+    """
+    if not columns:
+        return row
+    for key, column in columns.items():
+        if column not in row and key not in OPTIONAL_KEYS:
+            seen = ", ".join(sorted(row)[:MAX_KEYS_SHOWN]) or "none"
+            said = f"the row has no column {column!r}, which is to be its {key} (keys seen: {seen})"
+            raise Unusable("missing_column", said)
+    taken = set(columns.values())
+    for key in columns.keys() - taken:
+        if row.get(key) is not None:
+            said = f"the row has a {key} of its own beside the column {columns[key]!r}; drop one"
+            raise Unusable("column_conflict", said)
+    rest = {key: value for key, value in row.items() if key not in taken and key not in columns}
+    return {key: row[column] for key, column in columns.items() if column in row} | rest
+
+
 class RowReader:
     """Reads the rows of a data set, all of which must serve one objective.
 
     `objective` is what the rows are wanted for; where it was left open the first row decides.
+    `columns` says which column of the rows is meant by a key of their format; ValueError for a key
+    that no format has.
     """
 
-    def __init__(self, objective: Objective | None = None) -> None:
+    def __init__(
+        self, objective: Objective | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
         self.objective: Objective | None = objective
         self._given = objective is not None
+        self._columns = columns or NO_COLUMNS
+        check_columns(self._columns)
 
     def read(self, line: bytes) -> AnyRow | RowProblem:
         """The row of a line, or why it is of no use."""
-        row = parse_row(line, self.objective)
+        row = parse_row(line, self.objective, self._columns)
         if isinstance(row, RowProblem):
             return row
         serves: Objective = "dpo" if isinstance(row, Preference) else "supervised"
@@ -59,13 +101,18 @@ class RowReader:
         return RowProblem(code="wrong_kind", message=said)
 
 
-def parse_row(line: bytes, objective: Objective | None = None) -> AnyRow | RowProblem:
+def parse_row(
+    line: bytes,
+    objective: Objective | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> AnyRow | RowProblem:
     """Read one JSON object: chat messages, prompt/completion, text, alpaca, sharegpt, preference.
 
     A row that could be read either way is a preference where `objective` is dpo, else not.
+    `columns` as in `RowReader`.
     """
     try:
-        return _read(read_object(line), objective)
+        return _read(rename(read_object(line), columns), objective)
     except Unusable as unusable:
         return unusable.problem
 

@@ -109,6 +109,7 @@ def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
     state = trainer.state
     if state.step == 0:
         trainer.evaluate()
+        trainer.rehearse()
     elif state.step < trainer.total_steps:
         message = f"going on after step {state.step}, the last one that was committed"
         trainer.emit(RunEvent(type="message", message=message, step=state.step))
@@ -192,10 +193,16 @@ def describe(plan: Plan) -> str:
     where = ", ".join(
         f"{plan.tiers.count(tier)} {home}" for tier, home in homes.items() if tier in plan.tiers
     )
+    away = [
+        f"{count} {homes[tier]}"
+        for tier in ("host", "nvme")
+        if (count := plan.activation_tiers.count(tier))
+    ]
+    waits = f"inputs of layers {' and '.join(away)}, " if away else ""
     frozen = f" and {plan.frozen_bytes / MIB:.0f} MiB frozen" if plan.frozen_bytes else ""
     return (
         f"state {plan.state_format}, {plan.state_bytes[plan.state_format] / MIB:.0f} MiB{frozen}: "
-        f"records {where}; {plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
+        f"records {where}; {waits}{plan.num_slots} slots of {plan.slot_bytes / MIB:.0f} MiB, "
         f"{len(plan.keep_layers)} layers without recompute, {len(plan.on_host)} updated by the "
         f"processor; device "
         f"{plan.total_device_bytes / MIB:.0f} MiB, host {plan.total_host_bytes / MIB:.0f} MiB, "
@@ -246,6 +253,7 @@ def open_or_import(
         keep_generations=config.keep_commits,
         prefill=config.prefill,
         max_bytes_written=config.max_bytes_written,
+        scratch_bytes=plan.scratch_bytes,
     )
     try:
         with HostArena(plan.slot_bytes) as arena:

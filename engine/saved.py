@@ -1,12 +1,52 @@
-"""Bytes that the graph of a layer saves beyond those of a plain Llama's. Pure, no torch.
+"""Bytes that the graph of a layer saves for a token, and of them those that a plain Llama's does
+not. Pure, no torch.
 
 Counted from the graphs of the families' decoder layers (`tests/engine/test_saved.py`).
 """
 
+from math import ceil
+
+from headrace.storage import DTYPE_BYTES
+
+from .config import TrainConfig
+from .flops import passed_share
 from .lora import UP
 from .model import LAYERS, ModelSpec
 
 SCORE_BYTES = 8  # of a score that is not fused: what tanh and softmax save, and a cast
+
+
+def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> int:
+    """Bytes that autograd saves in one layer for a token of rows of `row_tokens`.
+
+    `row_tokens` is what attention may hold scores or a mask of at once; 0: of none. In elements of
+    the compute dtype: inputs of the two norms and of their scaling, of the projections, queries,
+    keys, values and attention output (by document, and joined), and four intermediates; the norms'
+    fp32 copies come on top in bf16 compute. A compiled layer saves less, since it recomputes what
+    is cheap.
+    """
+    query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    width = DTYPE_BYTES[config.compute_dtype]
+    attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
+    attention += expert_bytes(spec, width)
+    if config.compile != "off":
+        fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
+        return fused * width + attention
+    elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
+    fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
+    return elements * width + fp32_norms + norm_bytes(spec) + attention
+
+
+def working_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> int:
+    """Bytes that one layer's forward and backward hold for a token at their peak.
+
+    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
+    and those of attention scores that are not fused.
+    """
+    width = DTYPE_BYTES[config.compute_dtype]
+    under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
+    under_way += attention_bytes(spec, width, row_tokens)
+    return saved_token_bytes(spec, config, row_tokens) + under_way
 
 
 def norm_bytes(spec: ModelSpec) -> int:
@@ -53,14 +93,15 @@ def expert_bytes(spec: ModelSpec, width: int) -> int:
 def adapter_bytes(spec: ModelSpec, width: int) -> int:
     """Bytes per token that adapters save: the narrow product of each, and its wide one on the way.
 
-    The projections' own inputs are counted with the layer.
+    The projections' own inputs are counted with the layer. Of experts those are counted that a
+    token passes.
     """
     adapters = (record for record in spec.of_kind("beside") if spec.lora is not None)
-    shapes = [
-        [param.full_shape for param in record.params if param.name.endswith(UP)]
-        for record in adapters
-    ]
-    widths = [max(rows for rows, _ in one) + sum(rank for _, rank in one) for one in shapes]
+    widths = []
+    for record in adapters:
+        ups = [param for param in record.params if param.name.endswith(UP)]
+        narrow = sum(up.full_shape[1] * passed_share(spec, up.name) for up in ups)
+        widths.append(max(up.full_shape[0] for up in ups) + ceil(narrow))
     return width * max(widths, default=0)
 
 

@@ -5,13 +5,14 @@ from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
-from .config import TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
+from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
-from .saved import adapter_bytes, attention_bytes, expert_bytes, norm_bytes
+from .saved import saved_token_bytes, working_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
@@ -21,7 +22,6 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
-NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
 
 
@@ -33,7 +33,8 @@ class Sizes:
     config: TrainConfig
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
-    row_tokens: int  # that attention may hold scores or a mask of at once; 0: of none
+    saved_token_bytes: int  # that autograd saves in a layer for a token
+    working_token_bytes: int  # that forward and backward of a layer hold for one at their peak
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
     piece_bytes: int  # through which frozen weights are converted
     mean_step_tokens: float | None = None  # where the rows are known
@@ -54,12 +55,14 @@ class Sizes:
         else:
             extent = extent_of(lengths, config)
         wide = {"kernel": 0, "mask": extent.microbatch_tokens}
+        row_tokens = wide.get(packed_way(spec, config), longest_row_tokens)
         return cls(
             spec=spec,
             config=config,
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
-            row_tokens=wide.get(packed_way(spec, config), longest_row_tokens),
+            saved_token_bytes=saved_token_bytes(spec, config, row_tokens),
+            working_token_bytes=working_token_bytes(spec, config, row_tokens),
             piece_bytes=piece_bytes(spec),
             state_bytes=tuple(
                 state_padded_bytes(record, config.state_format) for record in spec.records
@@ -103,8 +106,8 @@ class Sizes:
 
     @property
     def boundary_bytes(self) -> int:
-        """All layer inputs of one step."""
-        return self.spec.num_layers * self.hidden_bytes
+        """All layer inputs of one step that backward comes back to."""
+        return (self.spec.num_layers - self.spec.first_backward_layer) * self.hidden_bytes
 
     @property
     def hidden_bytes(self) -> int:
@@ -119,17 +122,17 @@ class Sizes:
     @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
-        saved = saved_bytes(self.spec, self.config, self.step_tokens, self.row_tokens)
-        return saved + self._masks(self.step_tokens)
+        return self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
         config, spec = self.config, self.spec
         fp32_compute = config.compute_dtype == "float32"
         table = spec.vocab_size * spec.hidden_size
-        boundary = self.boundary_bytes
-        if placement.activation_tier == "host":
-            boundary = min(boundary, NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes)
+        away = [len(placement.parked(tier)) for tier in ("host", "nvme")]
+        boundary = self.boundary_bytes - sum(away) * self.hidden_bytes
+        roads = sum(count > 0 for count in away)
+        boundary += roads * NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes
         logits = config.loss_chunk_tokens * spec.vocab_size
         return {
             "slots": self._slots(placement),
@@ -143,9 +146,7 @@ class Sizes:
             "layer_weights": self.layer_weights_bytes,
             "layer_grad": self.layer_grad_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": working_bytes(
-                spec, config, self.microbatch_tokens, self.row_tokens
-            )
+            "layer_activations": self.microbatch_tokens * self.working_token_bytes
             + self._masks(self.microbatch_tokens),
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
@@ -157,7 +158,8 @@ class Sizes:
 
     def host_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes of host memory besides the device's, by purpose; whole pages."""
-        parked = self.boundary_bytes if placement.activation_tier == "host" else 0
+        parked = len(placement.parked("host")) * self.hidden_bytes
+        ring = NUM_PINNED_BUFFERS if placement.parked("nvme") else 0
         return {
             "staging": placement.num_staging * self.slot_bytes,
             "state": self._state(placement, "host", frozen=False),
@@ -165,7 +167,13 @@ class Sizes:
             "gradients": self._gradients(placement, on_device=False),
             "gradient_sums": self._gradient_sums(placement),
             "boundary_activations": round_up(parked, PAGE_BYTES),
+            "activation_ring": ring * round_up(self.microbatch_hidden_bytes, PAGE_BYTES),
         }
+
+    def scratch_bytes(self, placement: Placement) -> int:
+        """Bytes on the volumes for layer inputs: those of each microbatch take whole pages."""
+        pages = NUM_ANSWERS[self.config.objective] * self.config.batch_rows * PAGE_BYTES
+        return len(placement.parked("nvme")) * (round_up(self.hidden_bytes, PAGE_BYTES) + pages)
 
     def device(self, placement: Placement) -> int:
         """Bytes on the device."""
@@ -263,36 +271,3 @@ def kept_grad_bytes(config: TrainConfig, record: RecordLayout) -> int:
     if record.kind == "embedding" or record.base is not None:
         return 0
     return round_up(record.num_elements * DTYPE_BYTES[config.compute_dtype], PAGE_BYTES)
-
-
-def saved_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
-    """Bytes that autograd saves in one layer for `num_tokens` tokens in rows of `row_tokens`.
-
-    Per token, in elements of the compute dtype: inputs of the two norms and of their scaling, of
-    the projections, queries, keys, values and attention output (by document, and joined), and four
-    intermediates; the norms' fp32 copies come on top in bf16 compute. Counted from the decoder
-    layer's graph; a compiled layer saves less, since it recomputes what is cheap. What other
-    families save besides is in saved.py.
-    """
-    query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    width = DTYPE_BYTES[config.compute_dtype]
-    attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
-    attention += expert_bytes(spec, width)
-    if config.compile != "off":
-        fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
-        return num_tokens * (fused * width + attention)
-    elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
-    fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
-    return num_tokens * (elements * width + fp32_norms + norm_bytes(spec) + attention)
-
-
-def working_bytes(spec: ModelSpec, config: TrainConfig, num_tokens: int, row_tokens: int) -> int:
-    """Bytes that one layer's forward and backward hold at their peak for a microbatch.
-
-    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
-    and those of attention scores that are not fused.
-    """
-    width = DTYPE_BYTES[config.compute_dtype]
-    under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
-    under_way += attention_bytes(spec, width, row_tokens)
-    return saved_bytes(spec, config, num_tokens, row_tokens) + num_tokens * under_way

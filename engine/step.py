@@ -33,6 +33,7 @@ class StepOutcome:
 
     totals: Totals
     balance_loss: float | None
+    target_losses: torch.Tensor | None  # as LossSums.losses gives them
     grad_norm: float
     clip_factor: float
     clipped: bool
@@ -50,6 +51,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     Writes of a step that is skipped are dropped. The caller commits.
     """
     compute = StepCompute(work, mover, inputs)
+    compute.sums.of_targets = [] if work.config.row_losses else None
     mover.drop_writes = False
     owed = inputs.pending is not None
     visits = _visits(work, inputs, pending=owed)
@@ -73,6 +75,7 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     return StepOutcome(
         totals=compute.totals(),
         balance_loss=compute.balance.loss(),
+        target_losses=compute.sums.losses(),
         grad_norm=settled.norm,
         clip_factor=settled.factor,
         clipped=settled.clipped,

@@ -2,7 +2,8 @@
 
 A data set is a folder: `tokens.bin` (uint32, all rows after each other), `trained.bin` (uint8, 1
 where the token is labelled), `offsets.bin` (int64, the first token of each row, then the number of
-all), and `report.json`.
+all), `places.bin` (int64: the place in report.json's `files`, the line and the item, or 0, of each
+row), and `report.json`.
 """
 
 import json
@@ -12,22 +13,53 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from headrace.storage import sync_directory
 
 TOKENS, TRAINED, OFFSETS, REPORT = "tokens.bin", "trained.bin", "offsets.bin", "report.json"
+PLACES = "places.bin"
+FILES = (TOKENS, TRAINED, OFFSETS, PLACES, REPORT)
+
+
+class TokenSink(Protocol):
+    """Takes the rows of a data set. `offsets`: the first token of each, then the number of all.
+
+    Whoever appends the rows tells their `places`: file, line and item of each.
+    """
+
+    offsets: "array[int]"
+    places: "array[int]"
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Take one row: token ids and, for each, whether it is labelled."""
+
+
+class RowLengthsOnly:
+    """Keeps of rows how long they are and where they come from; 32 bytes a row."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q", [0])
+        self.places = array("q")
+
+    def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
+        """Take one row."""
+        self.offsets.append(self.offsets[-1] + len(ids))
 
 
 class TokenWriter:
-    """Appends rows to the files of a data set; memory grows by eight bytes a row."""
+    """Appends rows to the files of a data set; memory grows by 32 bytes a row.
+
+    Whoever appends the rows tells their `places`.
+    """
 
     def __init__(self, tokens: BinaryIO, trained: BinaryIO) -> None:
         self._tokens = tokens
         self._trained = trained
         self.offsets = array("q", [0])
+        self.places = array("q")
         self.report: Mapping[str, Any] | None = None
 
     def append(self, ids: Sequence[int], trained: Sequence[bool]) -> None:
@@ -56,6 +88,7 @@ def new_dataset(out_dir: Path) -> Iterator[TokenWriter]:
             yield writer
         if writer.report is not None:
             (partial / OFFSETS).write_bytes(writer.offsets.tobytes())
+            (partial / PLACES).write_bytes(writer.places.tobytes())
             (partial / REPORT).write_text(json.dumps(writer.report, indent=1) + "\n")
             _put_in_place(partial, out_dir)
     finally:

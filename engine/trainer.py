@@ -21,7 +21,9 @@ from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .reference import with_reference
+from .rehearsal import rehearse
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
+from .row_losses import open_row_losses
 from .row_order import num_steps
 from .samples import Sampler
 from .step import StepOutcome, train_step
@@ -70,6 +72,7 @@ class Trainer:
             data.num_rows, batch_rows=self.config.batch_rows, num_epochs=1, max_steps=None
         )
         self._arrangement = Arrangement.of(self.config)
+        self._row_losses = open_row_losses(run_dir, self.config, data, self.total_steps, emit)
         self._warned: set[str] = set()
         self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
@@ -83,6 +86,10 @@ class Trainer:
                 self.work, self.mover, self.state, data=self.data, eval_data=self.eval_data,
                 total_steps=self.total_steps, emit=self.emit, poll=poll,
             )  # fmt: skip
+
+    def rehearse(self) -> None:
+        """Before the first step: see that the largest one finds what it needs."""
+        rehearse(self.work, self.mover, self.data, self.total_steps, self.emit)
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""
@@ -134,6 +141,8 @@ class Trainer:
         if outcome.skipped:
             self.work.store.begin(step)  # what was written is dropped, the step still counts
         self._advance(step, outcome)
+        if self._row_losses is not None and outcome.target_losses is not None:
+            self._row_losses.take(step, batches, outcome.target_losses)
 
         def report(commit_seconds: float) -> StepReport:
             committed = commit_seconds > 0

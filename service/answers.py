@@ -109,39 +109,6 @@ class EventPage(Page):
     data: list[Event]
 
 
-class SampleText(BaseModel):
-    """What the model wrote for a prompt; `expected` is what a validation row goes on with.
-
-    `row` counts from 0. It ended by a stop token, by its length, or since a logit was no number.
-    """
-
-    source: str
-    row: int | None
-    prompt: str
-    prompt_tokens_cut: int
-    completion: str
-    num_tokens: int
-    ended: Literal["stop", "length", "not_finite"]
-    expected: str | None
-
-
-class Samples(BaseModel):
-    """The texts of one evaluation."""
-
-    id: str
-    object: Literal["fine_tuning.job.samples"]
-    created_at: Seconds
-    step_number: int
-    temperature: float
-    samples: list[SampleText]
-
-
-class SamplePage(Page):
-    """Sample texts by evaluation, newest first."""
-
-    data: list[Samples]
-
-
 class Checkpoint(BaseModel):
     """A listed checkpoint; its name or id can be the `model` of another job."""
 

@@ -147,6 +147,10 @@ class Client:
         """A job's sample texts by evaluation, newest first, likewise."""
         return self._pages(f"/v1/fine_tuning/jobs/{job_id}/samples", page)
 
+    def row_losses(self, job_id: str) -> dict[str, Any]:
+        """The rows of a job that stand out by their loss."""
+        return dict(self.call("GET", f"/v1/fine_tuning/jobs/{job_id}/row_losses"))
+
     def _pages(self, path: str, page: int) -> Iterator[dict[str, Any]]:
         after: dict[str, str] = {}
         while True:

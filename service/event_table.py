@@ -11,7 +11,9 @@ from . import tables
 from .database import Database
 from .jobs import EventRecord, Level
 
-ONCE_A_STEP = frozenset({"metrics", "eval", "samples", "commit", "checkpoint", "export"})
+ONCE_A_STEP = frozenset(
+    {"metrics", "eval", "samples", "row_losses", "commit", "checkpoint", "export"}
+)
 MAX_DIGITS = 18  # of a number that SQLite can hold
 
 _FIELDS = [field.name for field in fields(EventRecord)]

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 from pydantic import model_validator as validator
 
+from headrace.engine import check_columns
+
 from .errors import ApiError
-from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict
+from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
 
 class Every(Strict):
@@ -29,6 +31,24 @@ class CommitEvery(Every):
     """How often the training state is made durable."""
 
     path = "durability"
+
+
+class Dataset(Strict):
+    """How the rows of the files are to be read."""
+
+    path = "dataset"
+    not_here = {"format": "the format of rows is found row by row"}
+
+    columns: dict[Text, Name] | None = None
+
+    @validator(mode="after")
+    def _names_keys(self) -> Self:
+        try:
+            check_columns(self.columns or {})
+        except ValueError as e:
+            param = "dataset.columns"
+            raise ApiError(400, f"{e}.", param=param, code="invalid_value") from e
+        return self
 
 
 class EarlyStopping(Strict):

@@ -15,7 +15,14 @@ from .jobs import EventRecord, JobRecord
 from .model_names import known_models
 from .plan_view import advice, homes, plan_groups
 from .queue_times import look
-from .shapes import checkpoint_object, event_object, file_object, job_object, samples_object
+from .shapes import (
+    checkpoint_object,
+    event_object,
+    file_object,
+    job_object,
+    row_losses_object,
+    samples_object,
+)
 from .status import daemon_status
 
 PAGE_JOBS = 20
@@ -64,6 +71,7 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
     plan = job.engine.get("plan") or {}
     events = journal.story(job_id, limit=SHOWN_EVENTS + 1)
     held = journal.checkpoints(job_id, limit=SHOWN_CHECKPOINTS)
+    told = journal.events(job_id, type="row_losses", limit=1)
     files = [journal.file(name) for name in (job.training_file, job.validation_file) if name]
     return {
         "job": state,
@@ -76,6 +84,7 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
         "events": _without_repeats(event_object(event) for event in events[:SHOWN_EVENTS]),
         "has_more_events": len(events) > SHOWN_EVENTS,
         "reports": journal.data_reports(job_id),
+        "row_losses": row_losses_object(told[0]) if told else None,
         "samples": sample_groups(journal.events(job_id, type="samples", limit=SHOWN_SAMPLES)),
         "plan": plan_groups(plan, on_cpu=pick(job.engine, "settings.device") == "cpu"),
         "homes": homes(plan),

@@ -1,9 +1,10 @@
 """What preparing a job is: its data sets, its microbatch, its plan. No torch, no device."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,9 +12,11 @@ from headrace.engine import (
     Box,
     DataProblem,
     DataReport,
+    DatasetCache,
     JobSize,
     ModelSpec,
-    RowIndex,
+    Prepared,
+    Progress,
     RowLengths,
     RunEvent,
     TrainConfig,
@@ -21,8 +24,8 @@ from headrace.engine import (
     load_tokenizer,
     make_plan,
     method_spec,
+    model_key,
     plan_report,
-    prepare_dataset,
     prepare_model,
     read_model_spec,
     settle_microbatch,
@@ -33,6 +36,7 @@ from .json_file import write_json
 from .results import error_code
 
 Emit = Callable[[RunEvent], object]
+TOLD_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class PrepareRequest:
     box: dict[str, Any]
     after_seq: int = 0
     train_on: str = "assistant"
+    columns: dict[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
         """Leave it where the child finds it, and take away what an earlier try has left."""
@@ -97,34 +102,41 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             "compile_cache": str(Path(request.cache_dir) / "compiled"),
         }
     )
-    training = RowIndex()
+    cache = DatasetCache(Path(request.cache_dir) / "datasets")
+    tokenizer_key = model_key(Path(request.model_dir))
 
-    def tokenize(file: str, param: str, target: Path) -> DataReport:
-        first = param == "training_file"
+    def tokenize(file: str, param: str, target: Path, training: Prepared | None) -> Prepared:
         emit(RunEvent(type="phase", message="tokenizing"))
         with _blaming(param):
-            report = prepare_dataset(
+            made = cache.prepare(
                 [Path(file)],
+                tokenizer_key=tokenizer_key,
+                training=training,
                 tokenizer=tokenizer,
                 out_dir=target,
                 max_seq_len=request.max_seq_len,
                 vocab_size=spec.vocab_size,
-                overlong=request.overlong,  # type: ignore[arg-type]
-                train_on=request.train_on,  # type: ignore[arg-type]
+                overlong=request.overlong,
+                train_on=request.train_on,
                 batch_rows=config.batch_rows,
                 microbatch_rows=config.microbatch_rows,
                 objective=config.objective,
-                index=training if first else None,
-                training=None if first else training,
+                columns=request.columns,
+                progress=tell_tenths(emit, param),
             )
+        report = made.report
+        if made.from_cache:
+            said = f"{param}: the same rows were tokenized before, and are not again"
+            emit(RunEvent(type="message", message=said))
         emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))
         for warning in report.warnings:
             emit(RunEvent(type="message", level="warn", message=f"{param}: {warning}"))
-        return report
+        return made
 
-    trained = tokenize(request.training_file, "training_file", dataset)
+    made = tokenize(request.training_file, "training_file", dataset, None)
+    trained = made.report
     if request.validation_file and valid:
-        tokenize(request.validation_file, "validation_file", valid)
+        tokenize(request.validation_file, "validation_file", valid, made)
     emit(RunEvent(type="phase", message="planning"))
     lengths = RowLengths.read(config)
     job = JobSize(trained_share=trained.trained_tokens / trained.tokens)
@@ -157,15 +169,31 @@ def _fit(
     return fitted
 
 
+def tell_tenths(emit: Emit, param: str, *, seconds: float = TOLD_SECONDS) -> Progress:
+    """Progress of a long reading as messages: each tenth, but none sooner than `seconds`."""
+    told, at = 0, time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told, at
+        tenths = 10 * done // max(1, total)
+        if told < tenths < 10 and time.monotonic() - at >= seconds:
+            told, at = tenths, time.monotonic()
+            emit(RunEvent(type="message", message=f"{param}: {tenths}0 % is read"))
+
+    return tell
+
+
 def describe(param: str, report: DataReport) -> str:
     """A data report in a sentence."""
     dropped = f", {report.rows - report.kept} left out" if report.rows > report.kept else ""
+    parted = f" as {report.examples} of a turn each" if report.examples > report.kept else ""
     counts = report.formats.items()
     formats = ", ".join(f"{count} of {name}" if len(counts) > 1 else name for name, count in counts)
+    rows = "preferences" if report.objective == "dpo" else "rows"
     return (
-        f"{param}: {report.kept} rows ({formats}){dropped}, {report.tokens} tokens, of which "
-        f"{report.trained_tokens} are trained on; the longest row has {report.longest}; packing "
-        f"saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
+        f"{param}: {report.kept} {rows} ({formats}){dropped}{parted}, {report.tokens} tokens, of "
+        f"which {report.trained_tokens} are trained on; the longest row has {report.longest}; "
+        f"packing saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
     )
 
 

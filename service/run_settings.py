@@ -22,13 +22,13 @@ def checkpoint_values(settled: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sample_values(settled: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of TrainConfig that settled hyperparameters say of sample texts.
+def told_values(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that settled hyperparameters say of what a run tells and tries.
 
     Jobs from before there were any say nothing.
     """
-    names = ("sample_rows", "sample_tokens", "sample_prompt_tokens", "sample_temperature",
-             "sample_seed")  # fmt: skip
+    names = ("rehearsal", "row_losses", "sample_rows", "sample_tokens",
+             "sample_prompt_tokens", "sample_temperature", "sample_seed")  # fmt: skip
     given = {name: settled[name] for name in names if name in settled}
     return {"sample_prompts": settled.get("sample_prompts") or [], **given}
 

@@ -16,6 +16,7 @@ from .jobs import (
     PartRecord,
     UploadRecord,
 )
+from .method import kind_of
 from .model_names import NamedModel
 from .queue_times import Place
 
@@ -51,7 +52,7 @@ def job_object(
         "training_file": job.training_file,
         "validation_file": job.validation_file,
         "result_files": job.result_files,
-        "hyperparameters": job.hyperparameters,
+        "hyperparameters": job.hyperparameters if kind_of(job.request) == "supervised" else {},
         "method": job.method,
         "seed": job.seed,
         "trained_tokens": job.trained_tokens,
@@ -93,6 +94,18 @@ def samples_object(event: EventRecord) -> dict[str, Any]:
         "step_number": event.step or 0,
         "temperature": data.get("temperature", 0.0),
         "samples": data.get("samples", []),
+    }
+
+
+def row_losses_object(event: EventRecord | None) -> dict[str, Any]:
+    """The rows whose loss stands out; none before it was told."""
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    empty = {"num_rows": 0, "medians": [], "above": none, "below": none, "not_finite": none}
+    return {
+        "object": "fine_tuning.job.row_losses",
+        "step_number": event and event.step,
+        **empty,
+        **((event and event.data) or {}),
     }
 
 

@@ -20,6 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from expert_adapters import AdaptedMixture
 from headrace.engine import TokenDataset, TrainConfig, num_steps, read_model_spec
 from headrace.engine.adapter_values import initial_adapter
 from headrace.engine.data import Microbatch, eval_microbatches, step_microbatches
@@ -131,6 +132,9 @@ def choose_trained(model: PreTrainedModel, config: TrainConfig) -> PreTrainedMod
         param.requires_grad_(not any(fnmatchcase(name, pattern) for pattern in config.freeze))
     if config.method != "lora":
         return model
+    values = first_adapters(config)
+    if any(".experts." in name for name in values):
+        return AdaptedMixture(model, values, lora_scaling(config))
     from peft import LoraConfig, get_peft_model
 
     targets = list(config.lora_targets)
@@ -141,12 +145,17 @@ def choose_trained(model: PreTrainedModel, config: TrainConfig) -> PreTrainedMod
         target_modules=targets if len(targets) > 1 else targets[0],
     )
     adapted = get_peft_model(model, adapters)
-    values = first_adapters(config)
     for name, param in adapted.named_parameters():
         if param.requires_grad:
             param.data.copy_(values.pop(shared_name(name)))
     assert not values, f"peft has no {sorted(values)}"
     return adapted
+
+
+def lora_scaling(config: TrainConfig) -> float:
+    """What the product of an adapter's matrices is multiplied by."""
+    root = math.sqrt(config.lora_rank) if config.lora_rslora else config.lora_rank
+    return config.lora_alpha / root
 
 
 def first_adapters(config: TrainConfig) -> NamedTensors:
@@ -166,7 +175,7 @@ def as_stored(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> NamedTen
     found: NamedTensors = {}
     for name, values in _on_cpu(tensors).items():
         layer, _, stack = name.partition(".mlp.experts.")
-        if not stack:
+        if stack not in ("gate_up_proj", "down_proj"):
             found[name] = values
             continue
         parts = ("gate_proj", "up_proj") if stack == "gate_up_proj" else ("down_proj",)

@@ -18,6 +18,7 @@ from . import (
     jobs,
     logs,
     plan,
+    rows,
     samples,
     serve,
     token,
@@ -62,8 +63,8 @@ def options(
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (serve.serve, train.train),
     "Jobs of a running daemon": (
-        jobs.submit, jobs.watch, logs.logs, samples.samples, jobs.jobs, jobs.status,
-        jobs.cancel, jobs.pause, jobs.resume, jobs.export, jobs.free, jobs.models,
+        jobs.submit, jobs.watch, logs.logs, samples.samples, rows.rows, jobs.jobs,
+        jobs.status, jobs.cancel, jobs.pause, jobs.resume, jobs.export, jobs.free, jobs.models,
     ),
     "Look": (plan.plan, checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip

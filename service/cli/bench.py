@@ -24,6 +24,10 @@ ComputeDtype = Annotated[
 ]
 Compile = Annotated[str, typer.Option(help="torch.compile of the layers: off, static or dynamic.")]
 StateTier = Annotated[str, typer.Option(help="Home of the state: nvme, host, device, or auto.")]
+ActivationTier = Annotated[
+    str,
+    typer.Option(help="Where inputs of layers wait for backward: device, host, nvme, or auto."),
+]
 MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")]
 Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
 StateFormat = Annotated[str, typer.Option(help="How state is held: exact, q8, sr_bf16 or sr_q8.")]
@@ -71,6 +75,7 @@ def step(
     lora_rank: LoraRank = 16,
     frozen_format: FrozenFormat = "auto",
     recompute: Recompute = "auto",
+    activation_tier: ActivationTier = "auto",
     clip_way: ClipWay = "auto",
     optimizer_device: OptimizerDevice = "auto",
     optimizer_host_share: HostShare = None,
@@ -97,6 +102,7 @@ def step(
         "state_format": state_format, "recompute": recompute, "clip_way": clip_way,
         "method": method, "lora_rank": lora_rank, "frozen_format": frozen_format,
         "optimizer_device": optimizer_device, "optimizer_host_share": optimizer_host_share,
+        "activation_tier": activation_tier,
         "max_grad_norm": max_grad_norm, "deterministic": deterministic,
         "batch_rows": batch_rows, "microbatch_rows": microbatch_rows,
         "device_bytes": parse_size(device_bytes), "host_bytes": parse_size(host_bytes),
@@ -107,9 +113,13 @@ def step(
     result = _time(
         settings, shape=shape, layers=layers, volumes=volume or ["."],
         throttle=parse_size(throttle), tokens_per_row=tokens_per_row, slots=slots or [1, 3],
-        num_steps=steps, commit=commit,
+        num_steps=steps, commit=commit, tell=_silent if as_json else console().print,
     )  # fmt: skip
     (print_json if as_json else _show)(result)
+
+
+def _silent(line: str) -> None:
+    """Programs wait for the end."""
 
 
 def _check(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -144,6 +154,7 @@ def _time(
     flops = weights * result["tokens_per_step"]
     for run in result["runs"].values():
         run["model_tflops"] = flops / run["step_seconds"] / 1e12
+        run["tokens_per_second"] = result["tokens_per_step"] / run["step_seconds"]
     return {"shape": shape, "layers": layers, "throttle": throttle, **result, "box": box()}
 
 
@@ -176,6 +187,15 @@ def _show(result: dict[str, Any]) -> None:
         "moved a step",
     ]
     print_table(columns, rows, empty="")
+    for count, run in result["runs"].items():
+        steps = len(run["all_step_seconds"])
+        written = ", ".join(
+            f"{kind} {human_bytes(size // steps)}" for kind, size in run["written_bytes"].items()
+        )
+        out.print(
+            f"{count} slots: {run['tokens_per_second']:.4g} tokens/s; first step after "
+            f"{run['start_seconds']:.1f} s; a step and its commit wrote {written}"
+        )
     if "overlapped_seconds" in result:
         out.print(f"limit with 1 slot: {result['serial_seconds']:.2f} s, compute + read + write; "
                   f"with more: {result['overlapped_seconds']:.2f} s, the larger of compute and "

@@ -1,11 +1,11 @@
 """`headrace fsck`: which commits the training state has, whether they are whole, and going back."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .bytes_bar import bytes_bar
 from .checks import store_names, volumes_of
 from .options import Json, Volumes
 from .output import CliError, Exit, console, print_json, print_table
@@ -58,7 +58,7 @@ def check_store(
     from headrace.storage import StoreError, find_commits
 
     try:
-        with _progress(f"reading {name}") as progress:
+        with bytes_bar(f"reading {name}") as progress:
             report = find_commits(volumes, name=name, content=not quick, progress=progress)
     except StoreError as error:
         return {"store": name, "generation": None, "step": None, "commits": [],
@@ -100,7 +100,7 @@ def _go_back(volumes: "Sequence[VolumeConfig]", names: list[str], generation: in
     if len(names) != 1:
         raise CliError("--fall-back-to needs one store; name it with --name")
     try:
-        with _progress(f"reading commit {generation}") as progress:
+        with bytes_bar(f"reading commit {generation}") as progress:
             live = fall_back(volumes, name=names[0], generation=generation, progress=progress)
     except StoreError as error:
         raise CliError(str(error), code=Exit.FAILED) from error
@@ -130,19 +130,3 @@ def _state(commit: dict[str, Any]) -> str:
     if commit["live"] or commit["kept"]:
         return f"{len(commit['problems'])} problems"
     return "written over in part"
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where people look at it; it begins anew with every commit."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield progress

@@ -1,14 +1,24 @@
 """The commands that talk to a running daemon about jobs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ..client import Client, Refused
 from .body import job_body, with_uploads
 from .exports import copy_export, fetch_export
-from .options import DEFAULT_URL, JobId, Json, Strategy, TokenFile, Url, connect
+from .options import (
+    DEFAULT_URL,
+    Columns,
+    JobId,
+    Json,
+    Strategy,
+    TokenFile,
+    Url,
+    connect,
+    parse_columns,
+)
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .plan_view import show_plan
 from .watch import exit_code, watch_job, watch_json
@@ -30,10 +40,19 @@ def submit(
     valid: Annotated[str | None, typer.Option(help="Evaluation rows, likewise.")] = None,
     suffix: Annotated[str | None, typer.Option(help="A word for the name of the result.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
+    method: Annotated[
+        Literal["supervised", "dpo"] | None,
+        typer.Option(help="On answers (supervised), or on preferences between two (dpo)."),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="Of dpo: with more, nearer to the model before; 0.1."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
     ] = None,
+    column: Columns = None,
     strategy: Strategy = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Say what it would be and cost; make no job.")
@@ -44,9 +63,12 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Upload the rows and submit a fine-tuning job."""
-    given = {"model": model, "training_file": train, "validation_file": valid}
+    given: dict[str, Any] = {"model": model, "training_file": train, "validation_file": valid}
     given |= {"suffix": suffix, "strategy": strategy}
-    body = job_body(job_file, {**given, "seed": seed}, settings or [])
+    if column:
+        given |= {"dataset": {"columns": parse_columns(column)}}
+    settings = [*(settings or []), *([] if beta is None else [f"beta={beta}"])]
+    body = job_body(job_file, {**given, "seed": seed}, settings, method=method)
     with connect(url, token_file) as client:
         body = with_uploads(body, client, beside=job_file)
         if plan_only:

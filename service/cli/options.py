@@ -65,6 +65,15 @@ Strategy = Annotated[
         "shortest step. It changes no bit of the result."
     ),
 ]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="KEY=COLUMN",
+        help="The rows' column that is meant by a key of their format, as prompt=question; "
+        "repeatable.",
+    ),
+]
 ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800MB or 2GiB.")]
 
 
@@ -89,3 +98,22 @@ def connect(url: str, token_file: Path | None) -> Client:
         except OSError as error:
             raise CliError(f"cannot read the token file {token_file}: {error.strerror}") from error
     return Client(url, token=token)
+
+
+def parse_columns(given: list[str] | None) -> dict[str, str]:
+    """['prompt=question'] -> {'prompt': 'question'}; CliError for what no format has."""
+    if not given:
+        return {}
+    from headrace.engine import check_columns
+
+    columns: dict[str, str] = {}
+    for text in given:
+        key, equals, column = text.partition("=")
+        if not equals or not column or key in columns:
+            raise CliError(f"--column {text!r}: wanted each KEY=COLUMN once, as prompt=question")
+        columns[key] = column
+    try:
+        check_columns(columns)
+    except ValueError as error:
+        raise CliError(f"--column: {error}") from error
+    return columns

@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from ..answers import SamplePage
 from ..shapes import page, samples_object
+from ..told_answers import SamplePage
 from .common import After, Limit, TheDaemon, require_job, unknown_after
 from .description import BAD, MISSING, answers
 

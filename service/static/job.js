@@ -176,6 +176,7 @@ const handlers = {
   status: change,
   plan: change,
   samples: change,
+  row_losses: change,
   checkpoint: change,
   export: change,
   result: addEvent,

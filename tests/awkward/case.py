@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from tiny import CHAT_TEMPLATE
 
 END = "<|im_end|>"
@@ -54,6 +57,15 @@ def lines(*rows: Any) -> bytes:
         for row in rows
     ]
     return b"".join(line + b"\n" for line in made)
+
+
+def table(rows: list[dict[str, Any]]) -> bytes:
+    """Rows as a Parquet file, with the columns that their union has."""
+    sink = pyarrow.BufferOutputStream()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    made = pyarrow.table({key: [row.get(key) for row in rows] for key in columns})
+    pyarrow.parquet.write_table(made, sink)
+    return bytes(sink.getvalue())
 
 
 def chat(*turns: Any, **rest: Any) -> dict[str, Any]:

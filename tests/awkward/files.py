@@ -3,7 +3,9 @@
 import gzip
 import json
 
-from .case import Case, Problem, chat, ended, lines
+import zstandard
+
+from .case import Case, Problem, chat, ended, lines, table
 
 ONE, TWO = chat("One?", "Uno."), chat("Two?", "Dos.")
 BOM = b"\xef\xbb\xbf"
@@ -223,5 +225,38 @@ FILES = [
         name="gzip with wrong bytes inside",
         data=gzip.compress(lines(*[ONE] * 9))[:30] + b"\xff" * 40,
         refused="gzip data is damaged or cut off",
+    ),
+    Case(
+        seen="huggingface/datasets#2572",
+        name="lines packed with zstd",
+        data=zstandard.compress(lines(ONE, TWO)),
+        trained=ended("Uno.", "Dos."),
+        file_name="FreeLaw_Opinions.jsonl.zst",
+    ),
+    Case(
+        seen="huggingface/datasets#3060",
+        name="a packed file that ends before its end",
+        data=zstandard.compress(lines(*[ONE] * 999))[:-9],
+        refused="zstd data is damaged or cut off (the last frame does not end)",
+    ),
+    Case(
+        seen="ai-dynamo/aiperf#1449",
+        name="zstd whose beginning is damaged",
+        data=b"\x28\xb5\x2f\xfd" + b"\xff" * 40,
+        refused="zstd data is damaged or cut off",
+    ),
+    Case(
+        seen="huggingface/datasets#6689",
+        name="a file that is called zstd and is none",
+        data=lines(ONE),
+        trained=ended("Uno."),
+        file_name="train.jsonl.zst",
+    ),
+    Case(
+        seen="huggingface/datasets#5422",
+        name="a table of rows, of which one has no text",
+        data=table([{"text": "A weir."}, {"text": None}, {"text": "A dam."}]),
+        problems=(Problem(line=0, code="unknown_format", said="row 2: the row's format"),),
+        file_name="train.parquet",
     ),
 ]

@@ -194,6 +194,28 @@ ROWS = [
         problems=(Problem(line=1, code="unknown_format", said="is it a message? A row is"),),
     ),
     Case(
+        seen="simplescaling/s1#39",
+        name="columns of other names",
+        data=lines({"question": "One?", "solution": "Uno.", "cot_type": "math"}),
+        options={"columns": {"prompt": "question", "completion": "solution"}},
+        trained=ended("Uno."),
+        notes={"ignored_keys": 1},
+    ),
+    Case(
+        seen="huggingface/autotrain-advanced#423",
+        name="a column that some rows do not have",
+        data=lines({"body": "A weir."}, {"text": "A dam."}),
+        options={"columns": {"text": "body"}},
+        problems=(Problem(line=2, code="missing_column", said="no column 'body', which is to"),),
+    ),
+    Case(
+        seen="huggingface/open-r1#454",
+        name="no column of text, and a mapping that does not fit",
+        data=lines(ONE),
+        options={"columns": {"text": "message"}},
+        problems=(Problem(line=1, code="missing_column", said="keys seen: messages"),),
+    ),
+    Case(
         seen="agentscope-ai/Trinity-RFT#252",
         name="messages as a string of JSON",
         data=lines({"messages": json.dumps(ONE["messages"])}, {"messages": "[{]"}),

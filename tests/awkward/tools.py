@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .case import END, Case, Problem, chat, ended, lines, said_by
+from .case import END, Case, Problem, chat, ended, lines, said_by, table
 
 HEADER = "{{ '<|im_start|>' + message.role + '\n' }}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -239,5 +239,23 @@ TOOLS = [
         data=lines({**chat("One?", "Uno."), "tools": " "}),
         template=SHOWS_CALLS,
         trained=ended("Uno."),
+    ),
+    Case(
+        seen="modelscope/ms-swift#10110",
+        name="a table that gives every call the arguments of all",
+        data=table([chat("Go.", call({"x": 0})), chat("Go.", call({"y": "left"}))]),
+        template=SHOWS_CALLS,
+        trained=ended(
+            '{"name": "depth", "arguments": {"x": 0}}',
+            '{"name": "depth", "arguments": {"y": "left"}}',
+        ),
+        file_name="train.parquet",
+    ),
+    Case(
+        seen="modelscope/ms-swift#10125",
+        name="a table of chats with and without tools",
+        data=table([TALK, chat("One?", "Uno.")]),
+        template=SHOWS_CALLS,
+        trained=(CALLED, *ended("Four.", "Uno.")),
     ),
 ]

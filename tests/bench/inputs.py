@@ -10,7 +10,13 @@ from typing import Any
 import torch
 import transformers
 
-from headrace.engine import load_tokenizer, prepare_dataset, prepare_model, read_model_spec
+from headrace.engine import (
+    TrainConfig,
+    load_tokenizer,
+    prepare_dataset,
+    prepare_model,
+    read_model_spec,
+)
 
 MIB = 2**20
 ALLOCATOR_SETTINGS = "MALLOC_"
@@ -21,7 +27,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, required=True, help="a .gguf's or HF directory")
     parser.add_argument("--train", type=Path, required=True, help="JSONL of chat messages")
     parser.add_argument("--work-dir", type=Path, required=True, help="for data, store and export")
-    parser.add_argument("--json", type=Path, help="also write the result there")
     parser.add_argument("--max-seq-len", type=int, default=1024, help="tokens; longer rows fail")
     parser.add_argument("--batch-rows", type=int, default=4)
     parser.add_argument("--microbatch-rows", type=int, default=1)
@@ -55,9 +60,14 @@ def prepare_inputs(
     return {**paths, "model": str(model), "assets": str(assets)}
 
 
-def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """TrainConfig's values from `add_run_arguments`: fp32, exact, the state on the volume."""
-    return {
+def run_config(arguments: argparse.Namespace, files: dict[str, Path], **chosen: Any) -> TrainConfig:
+    """The settings of `add_run_arguments` over files that are prepared under the work directory:
+    fp32, exact, the state on the volume; `chosen` go before them."""
+    paths = prepare_inputs(
+        arguments.model, arguments.work_dir, files, max_seq_len=arguments.max_seq_len
+    )
+    values = {
+        **paths,
         "seed": arguments.seed,
         "learning_rate": arguments.lr,
         "batch_rows": arguments.batch_rows,
@@ -67,7 +77,19 @@ def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "host_bytes": arguments.host_mib * MIB,
         "volumes": (str(arguments.work_dir / "volume"),),
         "state_tier": "nvme",
+        **chosen,
     }
+    return TrainConfig(**values)
+
+
+def shortest_rows(file: Path, count: int | None, target: Path) -> Path:
+    """A JSONL file of the `count` shortest lines of another, in its order; all when None."""
+    if count is None:
+        return file
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    chosen = sorted(sorted(range(len(lines)), key=lambda i: len(lines[i]))[:count])
+    target.write_text("".join(lines[i] for i in chosen), encoding="utf-8")
+    return target
 
 
 def box() -> dict[str, Any]:

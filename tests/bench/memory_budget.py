@@ -10,10 +10,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from bench.contest import run_apart
-from bench.inputs import MIB, add_run_arguments, box, finish, prepare_inputs, run_settings
+from bench.inputs import MIB, add_run_arguments, box, finish, run_config
+from bench.runs import follow  # before the base is taken: what it imports is not the run's
 from bench.traffic import compare_traffic
 from bench.watch import Sampling, memory, reset_peak
 from headrace.engine import RunEvent, TrainConfig, read_model_spec
@@ -62,6 +62,7 @@ def parse_arguments() -> argparse.Namespace:
         return argparse.Namespace(child=Path(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__)
     add_run_arguments(parser)
+    parser.add_argument("--json", type=Path, help="also write the result there")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--clip-way", choices=["serial", "speculative"], default="serial")
     parser.add_argument("--clip-mode", default="exact")
@@ -71,41 +72,30 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_config(arguments: argparse.Namespace) -> TrainConfig:
     """The settings of the run, over data prepared under the work directory."""
-    paths = prepare_inputs(
-        arguments.model,
-        arguments.work_dir,
+    return run_config(
+        arguments,
         {"dataset": arguments.train},
-        max_seq_len=arguments.max_seq_len,
+        max_steps=arguments.steps,
+        clip_way=arguments.clip_way,
+        clip_mode=arguments.clip_mode,
     )
-    chosen = {
-        "max_steps": arguments.steps,
-        "clip_way": arguments.clip_way,
-        "clip_mode": arguments.clip_mode,
-    }
-    return TrainConfig(**{**paths, **run_settings(arguments), **chosen})
 
 
 def measure(task: Path) -> int:
     """In the fresh process: run the task, print memory and step reports as JSON."""
-    from headrace.engine import run_job  # before the base is taken: its import is not the run's
-
     config = TrainConfig.from_dict(json.loads(task.read_bytes()))
-    steps: list[dict[str, Any]] = []
-    plan: dict[str, Any] = {}
     base = memory()["VmRSS"]
     reset_peak()
     sampler = Sampler()
     with Sampling(sampler.sample, every_seconds=SAMPLE_SECONDS):
 
-        def emit(event: RunEvent) -> None:
+        def told(event: RunEvent) -> None:
             if event.type == "phase":
                 sampler.phase = event.message
-            elif event.type == "metrics":
-                steps.append(event.data)
-            elif event.type == "plan":
-                plan.update(event.data)
 
-        run_job(config, run_dir=task.parent / "run", name="memory", emit=emit, poll=lambda: None)
+        events = follow(config, task.parent / "run", told)
+    steps = [event.data for event in events if event.type == "metrics"]
+    (plan,) = (event.data for event in events if event.type == "plan")
     result = {
         "base_mib": base / MIB,
         "peak_above_base_mib": (memory()["VmHWM"] - base) / MIB,

@@ -10,7 +10,6 @@ bf16 after every update, which is how not to do it.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,14 +17,11 @@ from statistics import mean
 from time import perf_counter
 from typing import Any, get_args
 
-import numpy as np
-import torch
-import transformers
-
 from bench.inputs import box, finish
 from bench.overlay_reference import Reference, train_plain
-from datasets import write_rows
-from headrace.engine import RunEvent, TrainConfig, run_job, shape_spec
+from bench.runs import follow
+from bench.texts import add_text_arguments, text_config
+from headrace.engine import TrainConfig
 from headrace.engine.config import StateFormat
 
 WINDOW_STEPS = 20
@@ -68,19 +64,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=Path, required=True, help="JSONL of `text` or `messages`")
-    parser.add_argument("--work-dir", type=Path, required=True, help="for model, data and store")
-    parser.add_argument("--tokenizer", type=Path, help="directory of one; bytes without")
-    parser.add_argument("--json", type=Path, help="also write the result there")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--shape", default="smollm2-135m")
-    parser.add_argument("--layers", type=int, help="shorten the shape")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--tokens-per-row", type=int, default=512)
-    parser.add_argument("--batch-rows", type=int, default=16)
+    add_text_arguments(parser)
+    parser.set_defaults(
+        shape="smollm2-135m", steps=200, tokens_per_row=512, batch_rows=16, learning_rate=1e-4
+    )
     parser.add_argument("--microbatch-rows", type=int, default=4)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--permutations", type=int, default=2, help="reference runs for the spread")
     parser.add_argument("--compile", default="off", help="of the product's layers")
     formats = get_args(StateFormat)
@@ -92,71 +80,15 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_config(arguments: argparse.Namespace) -> TrainConfig:
     """The product's settings, over a random model and rows of real text in the work directory."""
-    work = arguments.work_dir
-    random_model(arguments.shape, arguments.layers, arguments.seed, work / "model")
-    ids = token_rows(arguments)
-    vocab_size = shape_spec(arguments.shape).vocab_size
-    assert ids.max() < vocab_size, "the tokenizer knows more tokens than the model"
-    write_rows(work / "data", ids)
-    (work / "volume").mkdir()
-    return TrainConfig(
-        model=str(work / "model"),
-        dataset=str(work / "data"),
-        seed=arguments.seed,
-        device=arguments.device,
+    return text_config(
+        arguments,
+        None,
         compute_dtype="bfloat16",
-        learning_rate=arguments.learning_rate,
-        lr_schedule="constant",
-        batch_rows=arguments.batch_rows,
         microbatch_rows=arguments.microbatch_rows,
-        num_epochs=10_000,
-        max_steps=arguments.steps,
         loss_chunk_tokens=2048,
         compile=arguments.compile,
         host_bytes=16 * 2**30,
-        volumes=(str(work / "volume"),),
-        commit_every_steps=arguments.steps,
     )
-
-
-def random_model(shape: str, layers: int | None, seed: int, folder: Path) -> Path:
-    """Write a model of a named shape with random weights; the folder."""
-    config = dict(shape_spec(shape, layers).config)
-    torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(**config)
-    )
-    model.save_pretrained(folder)
-    return folder
-
-
-def token_rows(arguments: argparse.Namespace) -> Any:
-    """The texts one after another, cut into rows of equal length: int64, (rows, tokens)."""
-    texts = list(read_texts(arguments.rows))
-    if arguments.tokenizer is None:
-        flat = [byte for text in texts for byte in text.encode() + b"\0"]
-    else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.tokenizer)
-        end = [tokenizer.eos_token_id]
-        flat = [token for text in texts for token in tokenizer(text)["input_ids"] + end]
-    length = arguments.tokens_per_row
-    count = len(flat) // length
-    wanted = arguments.batch_rows
-    if count < wanted:
-        raise SystemExit(f"{arguments.rows} makes {count} rows of {length} tokens, not {wanted}")
-    # The last step of an epoch would have fewer rows.
-    count -= count % wanted
-    return np.asarray(flat[: count * length], dtype=np.int64).reshape(count, length)
-
-
-def read_texts(path: Path) -> Iterator[str]:
-    """The text of each row; the turns of a conversation follow one another."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "text" in row:
-            yield row["text"]
-        else:
-            yield "\n".join(turn["content"] for turn in row["messages"])
 
 
 def contenders(config: TrainConfig, arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -175,17 +107,9 @@ def contenders(config: TrainConfig, arguments: argparse.Namespace) -> Iterator[t
 
 def train_product(config: TrainConfig, state_format: str, work_dir: Path) -> list[float]:
     """Loss of every step of a run of the product."""
-    losses: list[float] = []
-
-    def emit(event: RunEvent) -> None:
-        if event.type == "metrics":
-            losses.append(event.data["loss"])
-
-    values = {**config.to_dict(), "state_format": state_format}
-    run_dir = work_dir / state_format
-    own = TrainConfig.from_dict(values)
-    run_job(own, run_dir=run_dir, name=state_format, emit=emit, poll=lambda: None)
-    return losses
+    own = TrainConfig.from_dict({**config.to_dict(), "state_format": state_format})
+    events = follow(own, work_dir / state_format)
+    return [event.data["loss"] for event in events if event.type == "metrics"]
 
 
 def compare(losses: dict[str, Sequence[float]] | dict[str, list[float]]) -> dict[str, Any]:

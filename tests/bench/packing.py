@@ -12,10 +12,12 @@ import shutil
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from bench.inputs import add_run_arguments, box, finish, prepare_inputs, run_settings
-from headrace.engine import RunEvent, StopReason, TrainConfig, run_job
+from bench.inputs import add_run_arguments, box, finish, run_config
+from bench.runs import follow
+from headrace.engine import RunEvent, StopReason, TrainConfig
 
 Steps = list[dict[str, Any]]
 
@@ -50,6 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_run_arguments(parser)
+    parser.add_argument("--json", type=Path, help="also write the result there")
     parser.add_argument("--steps", type=int, default=4, help="of each run, the first not counted")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each, in turn")
     parser.add_argument("--share", type=float, default=0.8)
@@ -62,20 +65,15 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_config(arguments: argparse.Namespace) -> TrainConfig:
     """The settings of the runs, over data prepared under the work directory."""
-    paths = prepare_inputs(
-        arguments.model,
-        arguments.work_dir,
-        {"dataset": arguments.train},
-        max_seq_len=arguments.max_seq_len,
-    )
     # Recomputing everything in both: what memory packing frees would keep activations instead.
-    chosen = {
-        "state_tier": "host",
-        "recompute": "all",
-        "commit_every_steps": 1000,
+    return run_config(
+        arguments,
+        {"dataset": arguments.train},
+        state_tier="host",
+        recompute="all",
+        commit_every_steps=1000,
         **{name: getattr(arguments, name) for name in ("device", "compute_dtype", "compile")},
-    }
-    return TrainConfig(**{**paths, **run_settings(arguments), **chosen})
+    )
 
 
 def run_steps(config: TrainConfig, arguments: argparse.Namespace, name: str) -> Steps:
@@ -83,7 +81,7 @@ def run_steps(config: TrainConfig, arguments: argparse.Namespace, name: str) -> 
     steps: Steps = []
     started = time.process_time()
 
-    def emit(event: RunEvent) -> None:
+    def told(event: RunEvent) -> None:
         nonlocal started
         if event.type == "metrics":
             now = time.process_time()
@@ -93,8 +91,7 @@ def run_steps(config: TrainConfig, arguments: argparse.Namespace, name: str) -> 
     def poll() -> StopReason | None:
         return "pause" if len(steps) == arguments.steps else None
 
-    run_dir = arguments.work_dir / name
-    run_job(config, run_dir=run_dir, name=name, emit=emit, poll=poll)
+    follow(config, arguments.work_dir / name, told, poll)
     shutil.rmtree(arguments.work_dir / "volume" / name)
     return steps[1:]
 

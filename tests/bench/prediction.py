@@ -167,7 +167,7 @@ class Bench:
 
 def same_run(plan: Row, ways: list[str]) -> str:
     """What makes two runs the same one by different names."""
-    names = ("tiers", "num_slots", "keep_layers", "activation_tier", "grad_tier", "on_host",
+    names = ("tiers", "num_slots", "keep_layers", "activation_tiers", "grad_tier", "on_host",
              "host_versions", "cached", "order", "keep_grads")  # fmt: skip
     return json.dumps([[plan[name] for name in names], ways])
 

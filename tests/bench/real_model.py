@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headrace.engine import prepare_model, read_model_spec
 from headrace.engine.base_codes import decode, encode
-from headrace.engine.model import CODE_BLOCK, CodedFormat
+from headrace.engine.model import CODE_BLOCK, ROUTER, CodedFormat
 from headrace.engine.weight_source import open_source
 from headrace.storage import round_up
 
@@ -49,7 +49,7 @@ def decoded_copy(model_dir: Path, target: Path, base: CodedFormat) -> Path:
     shutil.copytree(model_dir, target)
     tensors = load_file(model_dir / WEIGHTS)
     for name, values in tensors.items():
-        if ".layers." in name and values.dim() == 2:
+        if ".layers." in name and values.dim() == 2 and not name.endswith(ROUTER):
             flat = torch.zeros(round_up(values.numel(), CODE_BLOCK))
             flat[: values.numel()] = values.flatten()
             whole = torch.empty_like(flat)

@@ -25,9 +25,9 @@ from unittest.mock import patch
 import torch
 
 from bench.inputs import box, finish
-from bench.overlay import random_model, token_rows
-from datasets import write_rows
-from headrace.engine import RunEvent, TrainConfig, read_model_spec, run_job
+from bench.runs import follow
+from bench.texts import add_text_arguments, text_config
+from headrace.engine import TrainConfig, read_model_spec
 from headrace.engine.config import StateFormat
 from headrace.engine.optimizer import adamw_update
 from headrace.engine.state import (
@@ -86,56 +86,28 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=Path, required=True, help="JSONL of `text` or `messages`")
-    parser.add_argument("--work-dir", type=Path, required=True, help="for model, data and store")
-    parser.add_argument("--tokenizer", type=Path, help="directory of one; bytes without")
+    add_text_arguments(parser)
+    parser.set_defaults(layers=4)
     parser.add_argument("--model", type=Path, help="a model's directory, trained as it is")
-    parser.add_argument("--json", type=Path, help="also write the result there")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--shape", default="tiny", help="of the model that is made")
-    parser.add_argument("--layers", type=int, default=4, help="of it")
     parser.add_argument("--first-steps", type=int, default=150, help="in which it learns")
     parser.add_argument("--first-rate", type=float, default=1e-3)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--learning-rate", type=float, default=1e-5)
-    parser.add_argument("--tokens-per-row", type=int, default=96)
-    parser.add_argument("--batch-rows", type=int, default=8)
     parser.add_argument("--eval-rows", type=int, default=64, help="held out, the last ones")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tolerance", type=float, default=0.01, help="of the held-out loss")
     return parser.parse_args()
 
 
 def make_config(arguments: argparse.Namespace) -> TrainConfig:
     """The settings that all runs share, over rows of real text in the work directory."""
-    work = arguments.work_dir
-    model = arguments.model
-    if model is None:
-        model = random_model(arguments.shape, arguments.layers, arguments.seed, work / "made")
-    ids = token_rows(arguments)
-    assert ids.max() < read_model_spec(model).vocab_size, "the tokenizer knows too many tokens"
-    write_rows(work / "data", ids[: -arguments.eval_rows])
-    write_rows(work / "eval", ids[-arguments.eval_rows :])
-    (work / "volume").mkdir()
     on_gpu = arguments.device == "cuda"
-    return TrainConfig(
-        model=str(model),
-        dataset=str(work / "data"),
-        eval_dataset=str(work / "eval"),
-        seed=arguments.seed,
-        device=arguments.device,
+    return text_config(
+        arguments,
+        arguments.model,
+        held_out=arguments.eval_rows,
         compute_dtype="bfloat16" if on_gpu else "float32",
-        learning_rate=arguments.learning_rate,
-        lr_schedule="constant",
-        batch_rows=arguments.batch_rows,
-        num_epochs=10_000,
-        max_steps=arguments.steps,
         export_dtype="bfloat16",
         device_bytes=None if on_gpu else 2**32,
         host_bytes=2**32,
         state_tier="device",  # where the control's update is reached
-        volumes=(str(work / "volume"),),
-        commit_every_steps=arguments.steps,
     )
 
 
@@ -160,21 +132,15 @@ def train(
     control = name == CONTROL
     values = {**config.to_dict(), "state_format": "exact" if control else name}
     own = TrainConfig.from_dict(values)
-    found: dict[str, list[float]] = {"metrics": [], "eval": []}
-    keys = {"metrics": "loss", "eval": "eval_loss"}
-
-    def emit(event: RunEvent) -> None:
-        if event.type in keys:
-            found[event.type].append(event.data[keys[event.type]])
-
     started = perf_counter()
     with rounding_to_nearest(own) if control else patch.dict({}):
-        folder = work_dir / (run_name or name)
-        run_job(own, run_dir=folder, name=run_name or name, emit=emit, poll=lambda: None)
+        events = follow(own, work_dir / (run_name or name))
+    losses = [event.data["loss"] for event in events if event.type == "metrics"]
+    evals = [event.data["eval_loss"] for event in events if event.type == "eval"]
     return {
-        "losses": found["metrics"],
-        "end": mean(found["metrics"][-TAIL:]),
-        "eval": found["eval"][-1],
+        "losses": losses,
+        "end": mean(losses[-TAIL:]),
+        "eval": evals[-1],
         "weights": (read_matrices(own, None), read_matrices(own, run_name or name)),
         "seconds": perf_counter() - started,
     }

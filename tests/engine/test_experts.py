@@ -60,14 +60,15 @@ def test_an_expert_that_no_token_meets_is_updated_as_plain_pytorch_updates_it(
 
 
 @pytest.mark.parametrize("case", ["mixtral", "qwen3_moe"])
-def test_adapters_are_for_attention_and_the_router_is_never_coded(
+def test_adapters_are_for_all_but_the_router_which_is_never_coded(
     tmp_path: Path, case: str
 ) -> None:
     spec = read_model_spec(write_family(tmp_path, case))
     layer = spec.of_kind("layer")[0]
     names = {name.rsplit(".", 1)[-1] for name in projections(layer)}
-    assert names == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    settings = replace(CONFIG, method="lora", frozen_format="nf4")
+    assert spec.experts is not None
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj", *spec.experts.projections}
+    settings = replace(CONFIG, method="lora", lora_export="merged", frozen_format="nf4")
     coded = method_spec(spec, settings).of_kind("layer")[0]
     (router,) = [param for param in coded.params if param.name.endswith(".gate.weight")]
     assert router.offset >= coded_elements(coded)

@@ -180,14 +180,16 @@ def test_training_reads_the_base_and_writes_nothing_of_it(tmp_path: Path, dtype:
 
 
 @pytest.mark.parametrize("base", ["nf4", "int8"])
-@pytest.mark.parametrize("case", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("case", ["llama", "qwen3", "gemma2", *MIXTURES])
 def test_on_a_coded_base_the_numbers_are_those_of_peft_on_what_the_codes_say(
     tmp_path: Path, case: str, base: Any
 ) -> None:
-    """The reference's matrices become what the codes say, and its other weights bfloat16."""
+    """The reference's matrices become what the codes say, and its other weights bfloat16; a
+    router is one of the others."""
     run = make_run(
-        tmp_path / "run", case, beta1=0.0, eps=1e-3, clip_mode="none", frozen_format=base
-    )
+        tmp_path / "run", case, beta1=0.0, eps=1e-3, clip_mode="none", frozen_format=base,
+        lora_export="merged",
+    )  # fmt: skip
     run.go()
     rounded = decoded_copy(Path(run.config.model), tmp_path / "decoded", base)
     expected = train_reference(rounded, Path(run.config.dataset), run.config)

@@ -3,19 +3,31 @@
 import gzip
 import hashlib
 import json
+import random
+import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine import row_files
+from awkward.case import table
+from headrace.engine import row_arrays
 from headrace.engine.data_report import DataProblem
 from headrace.engine.row_files import RowFile
 
 ROWS = [{"text": f'[{i}], "{{ \\ é'} for i in range(5)]
+
+
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    "gzip": gzip.compress,
+    "zstd": zstandard.compress,
+}
 
 
 def read(path: Path) -> list[Any]:
@@ -35,22 +47,24 @@ def lines(rows: list[Any]) -> bytes:
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b" \n "])
 @pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packing", PACKINGS)
 def test_an_array_is_read_item_by_item(
-    tmp_path: Path, mark: bytes, indent: int | None, packed: bool
+    tmp_path: Path, mark: bytes, indent: int | None, packing: str
 ) -> None:
     content = mark + json.dumps(ROWS, indent=indent).encode()
-    path = write(tmp_path, gzip.compress(content) if packed else content)
+    path = write(tmp_path, PACKINGS[packing](content))
     assert read(path) == ROWS
     with RowFile(path) as file:
-        assert file.form == ("JSON array, gzip" if packed else "JSON array")
+        assert file.form == (f"JSON array, {packing}" if packing else "JSON array")
 
 
-def test_lines_may_be_packed_in_several_gzip_members(tmp_path: Path) -> None:
-    path = write(tmp_path, gzip.compress(lines(ROWS[:2])) + gzip.compress(lines(ROWS[2:])))
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_lines_may_be_packed_in_several_pieces(tmp_path: Path, packing: str) -> None:
+    pack = PACKINGS[packing]
+    path = write(tmp_path, pack(lines(ROWS[:2])) + pack(b"") + pack(lines(ROWS[2:])))
     assert read(path) == ROWS
     with RowFile(path) as file:
-        assert file.form == "JSONL, gzip"
+        assert file.form == f"JSONL, {packing}"
 
 
 def test_items_are_named_by_number_and_the_line_that_they_begin_on(tmp_path: Path) -> None:
@@ -83,7 +97,7 @@ def test_items_come_whole_however_the_reads_fall(
 ) -> None:
     content = json.dumps(items, indent=indent, ensure_ascii=False).encode()
     chunks = iter([content[:size], *(content[i : i + 1] for i in range(size, len(content)))])
-    found = row_files.split_array(lambda _: next(chunks, b""), name="rows")
+    found = row_arrays.split_array(lambda _: next(chunks, b""), name="rows")
     assert [json.loads(item) for _, item in found] == items
 
 
@@ -104,8 +118,11 @@ def test_an_item_that_is_no_json_costs_that_item_alone(tmp_path: Path) -> None:
         (b'[{"a": 1}]\n[{"b": 1}]\n', "the array ends on line 1, but more follows"),
         (gzip.compress(b"{}\n" * 999)[:-12], "damaged or cut off"),
         (b"\x1f\x8bnonsense", "damaged or cut off"),
-        (b"\x28\xb5\x2f\xfd____", "zstd -d"),
-        (b"PAR1____", "is Parquet"),
+        (b"\x28\xb5\x2f\xfd____", "zstd data is damaged or cut off"),
+        (zstandard.compress(b"{}\n" * 999)[:-3], "zstd data is damaged or cut off"),
+        (zstandard.compress(b"{}\n") + b"more", "zstd data is damaged or cut off"),
+        (b"PAR1____", "Parquet data cannot be read"),
+        (table([{"text": "a"}] * 9)[:60], "Parquet data cannot be read"),
         (b"PK\x03\x04____", "zip archive"),
         ('{"text": "a"}'.encode("utf-16"), "write it as UTF-8"),
     ],
@@ -121,17 +138,18 @@ def test_a_file_that_cannot_be_read_says_why_and_what_to_do(
 def test_an_item_above_the_limit_ends_the_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_files, "MAX_LINE_BYTES", 10_000)
-    monkeypatch.setattr(row_files, "READ_BYTES", 1000)
+    monkeypatch.setattr(row_arrays, "MAX_LINE_BYTES", 10_000)
+    monkeypatch.setattr(row_arrays, "READ_BYTES", 1000)
     path = write(tmp_path, b'[{"a": 1}, ["' + b"x" * 50_000 + b'"]]')
     with pytest.raises(DataProblem, match="longer than"):
         read(path)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_large_array_passes_through_little_memory(tmp_path: Path, packed: bool) -> None:
-    content = json.dumps([{"text": "water " * 100}] * 20_000).encode()
-    path = write(tmp_path, gzip.compress(content, 1) if packed else content)
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_large_array_passes_through_little_memory(tmp_path: Path, packing: str) -> None:
+    noise = random.Random(0)
+    content = json.dumps([{"text": noise.randbytes(300).hex()} for _ in range(20_000)]).encode()
+    path = write(tmp_path, PACKINGS[packing](content))
     assert len(content) > 12_000_000
     tracemalloc.start()
     with RowFile(path) as file:
@@ -139,3 +157,54 @@ def test_a_large_array_passes_through_little_memory(tmp_path: Path, packed: bool
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3_000_000
+
+
+def test_what_grows_ten_thousandfold_passes_through_little_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, zstandard.compress(b'{"text": "' + b"x" * 200_000_000 + b'"}'))
+    assert path.stat().st_size < 20_000
+    tracemalloc.start()
+    with RowFile(path) as file:
+        (text,) = file
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(text.data) > 2**26, "its beginning, so that it is seen to be too long"
+    assert peak < 6 * 2**26
+
+
+def test_a_table_gives_its_rows_with_their_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, table([{"text": f"row {i}", "n": i} for i in range(600)]))
+    with RowFile(path) as file:
+        assert file.form == "Parquet"
+        texts = list(file)
+        assert file.bytes_read == file.size and file.share_taken == 1
+        assert file.describe()["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert [json.loads(text.data)["n"] for text in texts] == list(range(600))
+    assert str(texts[299].place) == "rows.txt, row 300"
+
+
+def test_fields_that_a_table_fills_with_null_are_not_there(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"tools": [{"name": "a", "parameters": {"x": {"type": "string"}}}], "text": "1"},
+        {"tools": [{"name": "b", "parameters": {"y": {"type": "number"}}}], "text": None},
+    ]
+    assert read(write(tmp_path, table(rows))) == [rows[0], {"tools": rows[1]["tools"]}]
+
+
+def test_what_json_has_no_form_for_is_no_text(tmp_path: Path) -> None:
+    path = write(tmp_path, table([{"text": b"\x00\x01"}]))
+    assert read(path) == [{"text": {"no JSON": "bytes"}}]
+
+
+@pytest.mark.parametrize(
+    ("module", "content", "said"),
+    [
+        ("zstandard", zstandard.compress(b"{}"), r"headrace\[zstd\]"),
+        ("pyarrow.parquet", table([{"text": "a"}]), r"headrace\[parquet\]"),
+    ],
+)
+def test_what_is_not_installed_is_said_with_the_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, content: bytes, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DataProblem, match=said):
+        read(write(tmp_path, content))

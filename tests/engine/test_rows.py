@@ -15,7 +15,7 @@ from headrace.engine.row_types import (
     Preference,
     RowProblem,
 )
-from headrace.engine.rows import parse_row
+from headrace.engine.rows import RowReader, parse_row
 
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
@@ -177,3 +177,43 @@ def test_no_row_of_any_format_makes_the_reader_fail(row: Any) -> None:
 @given(st.binary(max_size=40))
 def test_no_bytes_at_all_make_the_reader_fail(line: bytes) -> None:
     assert isinstance(parse_row(line), Conversation | PlainText | Preference | RowProblem)
+
+
+def renamed(columns: dict[str, str], **row: Any) -> Any:
+    return parse_row(json.dumps(row).encode(), None, columns)
+
+
+def test_columns_stand_for_the_keys_of_a_format() -> None:
+    columns = {"prompt": "question", "completion": "answer"}
+    row = renamed(columns, question="Why?", answer="So.", id=3)
+    assert isinstance(row, PlainText)
+    assert (row.prompt, row.completion, row.ignored_keys) == ("Why?", "So.", ("id",))
+    swapped = renamed({"prompt": "completion", "completion": "prompt"}, prompt="a", completion="b")
+    assert isinstance(swapped, PlainText) and (swapped.prompt, swapped.completion) == ("b", "a")
+
+
+def test_a_column_may_be_missing_where_the_key_is_optional() -> None:
+    columns = {"instruction": "q", "input": "context", "output": "a"}
+    row = renamed(columns, q="Sort.", a="a b")
+    assert isinstance(row, Conversation) and row.messages[0].content == "Sort."
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ({"question": "a"}, "missing_column"),
+        ({"question": "a", "answer": "b", "prompt": "c"}, "column_conflict"),
+        ({"question": "a", "answer": None}, "unknown_format"),
+    ],
+)
+def test_columns_that_are_missing_or_hide_others_are_named(row: Any, code: str) -> None:
+    problem = renamed({"prompt": "question", "completion": "answer"}, **row)
+    assert isinstance(problem, RowProblem) and problem.code == code
+
+
+@pytest.mark.parametrize(
+    "columns", [{"question": "a"}, {"prompt": "a", "completion": "a"}, {"role": "a"}]
+)
+def test_columns_for_what_no_format_has_are_refused(columns: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="columns"):
+        RowReader(None, columns)

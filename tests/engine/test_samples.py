@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from datasets import write_dataset
+from datasets import write_dataset, write_preferences
 from headrace.engine import RunEvent, TokenDataset, make_plan, read_model_spec
 from headrace.engine.box import detect_box
 from headrace.engine.labels import prompt_ids
@@ -81,6 +81,24 @@ def test_prompts_alone_are_sampled_before_and_after_training(
     run.go()
     assert [event.step for event in sampled(run.events)] == [0, 4]
     assert not [event for event in run.events if event.type == "eval"]
+
+
+def test_preferences_are_sampled_from_what_comes_before_their_answers(
+    origin: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    model, _, _ = origin
+    answers = [(9, 12), (14, 8), (11, 13)]
+    data = write_preferences(tmp_path / "pairs", answers, vocab=384)
+    run = Run(
+        tmp_path / "run", model, data, objective="dpo", batch_rows=2, microbatch_rows=2,
+        eval_dataset=str(data), sample_rows=3, sample_tokens=2, max_steps=1,
+    )  # fmt: skip
+    run.go()
+    before, after = sampled(run.events)
+    assert (before.step, after.step) == (0, 1)
+    ids, labels = (values.tolist() for values in TokenDataset.open(data).answers(1)[0])
+    start = next(i for i, label in enumerate(labels) if label >= 0)
+    assert before.data["samples"][1]["prompt"] == load_tokenizer(model).decode(ids[:start])
 
 
 def test_a_long_prompt_keeps_its_end_and_says_so(

@@ -8,8 +8,9 @@ from transformers import CONFIG_MAPPING
 
 from headrace.engine import TrainConfig
 from headrace.engine.layer import LayerModule, param_views
+from headrace.engine.methods import method_spec
 from headrace.engine.model import ModelSpec
-from headrace.engine.sizes import saved_bytes
+from headrace.engine.saved import saved_token_bytes
 from headrace.engine.source import spec_from_config
 from tiny_families import CASES, SHARED
 
@@ -27,8 +28,18 @@ def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(
     spec = spec_from_config(config_class(**SHARED, **CASES[case]).to_dict())
     held = held_bytes(spec, getattr(torch, dtype), packed=packed)
     settings = replace(CONFIG, compute_dtype=dtype)  # type: ignore[arg-type]
-    counted = saved_bytes(spec, settings, ROWS * TOKENS, TOKENS)
+    counted = ROWS * TOKENS * saved_token_bytes(spec, settings, TOKENS)
     assert 0.7 * counted < held <= counted
+
+
+@pytest.mark.parametrize("case", ["llama", "mixtral", "qwen3_moe"])
+def test_adapters_hold_no_more_than_is_counted(case: str) -> None:
+    """Of experts those that a token passes, though all have adapters."""
+    spec = spec_from_config(CONFIG_MAPPING[case](**SHARED, **CASES[case]).to_dict())
+    settings = replace(CONFIG, method="lora", lora_rank=32, lora_export="merged")
+    tuned = method_spec(spec, settings)
+    held = held_bytes(tuned, torch.float32, packed=True)
+    assert held <= ROWS * TOKENS * saved_token_bytes(tuned, settings, TOKENS)
 
 
 def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
@@ -39,7 +50,10 @@ def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
     most = 0
     for layout in spec.of_kind("layer"):
         flat = torch.randn(layout.num_elements).to(dtype)
-        weights = module.leaves(layout, param_views(flat, layout))
+        given = param_views(flat, layout)
+        if (beside := spec.beside.get(layout.name)) is not None:
+            given |= param_views(torch.randn(beside.num_elements).to(dtype), beside)
+        weights = module.leaves(layout, given)
         hidden = torch.randn(*shape, spec.hidden_size).to(dtype).requires_grad_()
         held: dict[int, int] = {}
 
@@ -49,7 +63,8 @@ def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             output = module.forward(layout, weights, hidden, positions)
-        held.pop(flat.untyped_storage().data_ptr(), None)
+        for weight in weights.values():
+            held.pop(weight.untyped_storage().data_ptr(), None)
         for cos, sin, _ in positions.values():
             held.pop(cos.untyped_storage().data_ptr(), None)
             held.pop(sin.untyped_storage().data_ptr(), None)

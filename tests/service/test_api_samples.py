@@ -49,6 +49,34 @@ def test_sample_texts_come_by_evaluation_newest_first_in_pages(served: Served) -
     assert client.get("/v1/fine_tuning/jobs/ftjob-none/samples").status_code == 404
 
 
+def row(number: int, *losses: float | None) -> dict[str, Any]:
+    return {"row": number, "file": "<t>.jsonl", "line": 2 * number + 1, "item": None,
+            "losses": list(losses)}  # fmt: skip
+
+
+def test_rows_that_stand_out_are_those_told_last_and_on_the_page(served: Served) -> None:
+    daemon, client = served
+    job = daemon.journal.add_job(some_job())
+    path = f"/v1/fine_tuning/jobs/{job.id}/row_losses"
+    assert client.get(path).json()["step_number"] is None
+    assert "stand out" not in client.get(f"/jobs/{job.id}").text
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    for step in (10, 20):
+        found = {
+            "num_rows": 100, "medians": [2.0], "below": none, "not_finite": none,
+            "above": {"count": step, "rows": [row(step, 9.0, None)]},
+        }  # fmt: skip
+        daemon.journal.add_event(
+            job.id, type="row_losses", level="info", message="m", step=step, data=found
+        )
+    told = client.get(path).json()
+    assert (told["step_number"], told["above"]["count"]) == (20, 20)
+    assert told["above"]["rows"][0]["line"] == 41
+    shown = client.get(f"/jobs/{job.id}").text
+    assert "20 far above the others" in shown and "line 41" in shown and "<t>" not in shown
+    assert client.get("/v1/fine_tuning/jobs/ftjob-none/row_losses").status_code == 404
+
+
 def test_the_page_shows_texts_by_prompt_and_hides_an_empty_card(served: Served) -> None:
     daemon, client = served
     job = daemon.journal.add_job(some_job())

@@ -92,6 +92,14 @@ def test_free_says_whether_there_was_anything(
     assert told in capsys.readouterr().out
 
 
+def test_submit_names_columns(daemon: ScriptedDaemon) -> None:
+    daemon.answer(f"POST {JOBS}", JOB)
+    columns = ("--column", "prompt=question", "--column", "completion=answer")
+    assert run("submit", "--model", "m", "--train", "file-9", *columns) == Exit.OK
+    (body,) = daemon.bodies(f"POST {JOBS}")
+    assert body["dataset"] == {"columns": {"prompt": "question", "completion": "answer"}}
+
+
 def test_submit_uploads_local_rows_and_sends_the_settings(
     daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +122,24 @@ def test_submit_uploads_local_rows_and_sends_the_settings(
         }
     ]
     assert json.loads(capsys.readouterr().out) == JOB
+
+
+def test_submit_on_preferences_sends_their_method_and_beta(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.answer(f"POST {JOBS}", JOB)
+    command = ("submit", "--model", "m", "--train", "file-1")
+    assert run(*command, "--method", "dpo", "--beta", "0.2", "--set", "n_epochs=1") == Exit.OK
+    (body,) = daemon.bodies(f"POST {JOBS}")
+    assert body["method"] == {
+        "type": "dpo",
+        "dpo": {"hyperparameters": {"n_epochs": 1, "beta": 0.2}},
+    }
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps({"method": {"type": "dpo"}}))
+    capsys.readouterr()
+    assert run("submit", job_file, *command[1:], "--method", "supervised") == Exit.USAGE
+    assert "the job file's is dpo" in capsys.readouterr().err
 
 
 def test_submit_says_which_file_is_missing(

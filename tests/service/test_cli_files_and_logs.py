@@ -61,6 +61,22 @@ def test_sample_texts_are_told_oldest_first_and_by_prompt(
     ]  # fmt: skip
 
 
+def test_rows_that_stand_out_are_told_with_their_lines(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"row": 6, "file": "t.jsonl", "line": 7, "item": None, "losses": [9.5, None]}
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    told = {"step_number": 9, "num_rows": 40, "medians": [2.0, 1.5], "below": none,
+            "above": {"count": 3, "rows": [row]}, "not_finite": none}  # fmt: skip
+    daemon.answer(f"GET {JOBS}/ftjob-1/row_losses", told)
+    assert run("rows", "ftjob-1") == Exit.OK
+    title, line, more, middle = capsys.readouterr().out.splitlines()
+    assert line.split("  ")[0] == "far above" and "t.jsonl, line 7" in line
+    assert line.endswith("9.5000, –") and title.startswith("loss")
+    assert more == "and 2 more far above"
+    assert middle == "the middle row of 40: 2.0000, 1.5000"
+
+
 def test_a_log_that_is_followed_goes_on_after_what_was_told(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,5 @@
 """The commands that look: the box, the state on disk, training rows, the speed of a step."""
 
-import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +8,10 @@ from typing import Any
 import pytest
 
 from command import run
-from headrace.engine import CpuKernel, write_demo_data
+from headrace.engine import CpuKernel
 from headrace.service.cli import doctor
 from headrace.service.cli.output import Exit
 from headrace.storage import HostArena, RecordSpec, TensorSpec, TensorStore, VolumeConfig
-from tiny import make_tiny_llama
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
@@ -121,77 +119,6 @@ def test_doctor_warns_where_updates_on_the_cpu_are_not_compiled(
     assert check.verdict == "warn" and kernel.why in check.found and "pip install" in check.fix
 
 
-def test_data_check_names_line_and_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"messages": [{"role": "user", "content": "?"}]}\n')
-    code, found = run_json(capsys, "data", "check", rows)
-    assert code == Exit.FAILED and found["problems"][0].startswith("line 1: ")
-
-
-def test_data_check_of_an_empty_file_is_no_pass(tmp_path: Path) -> None:
-    tmp_path.joinpath("rows.jsonl").touch()
-    assert run("data", "check", tmp_path / "rows.jsonl") == Exit.FAILED
-
-
-def write_mixed(tmp_path: Path) -> tuple[Path, Path]:
-    """An array of three formats, and validation rows of which one is in it."""
-    completion = {"prompt": "Which gate?", "completion": "The north gate."}
-    alpaca = {"instruction": "Name a gate.", "output": "South."}
-    rows, valid = tmp_path / "rows.jsonl", tmp_path / "valid.json"
-    rows.write_text(json.dumps([completion, alpaca, {"text": "Water runs."}], indent=1))
-    valid.write_bytes(gzip.compress(json.dumps(alpaca).encode()))
-    return rows, valid
-
-
-def test_data_check_tells_formats_and_rows_in_both_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows, valid = write_mixed(tmp_path)
-    code, found = run_json(capsys, "data", "check", rows, "--valid", valid)
-    assert code == Exit.OK and found["form"] == "JSON array"
-    assert found["formats"] == {"prompt/completion": 1, "alpaca": 1, "text": 1}
-    assert found["validation"]["form"] == "JSONL, gzip"
-    assert found["validation"]["in_training"] == 1
-    assert "line 6 (item 2) of the training data" in found["validation"]["warnings"][0]
-
-
-def test_data_check_with_a_model_tells_what_train_on_means(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = make_tiny_llama(tmp_path / "tiny", tied=True, seed=0)
-    rows, valid = write_mixed(tmp_path)
-    given = ("data", "check", rows, "--valid", valid, "--model", model)
-    code, found = run_json(capsys, *given, "--train-on", "all")
-    assert code == Exit.OK and found["numerics"]["train_on"] == "all"
-    assert found["trained_tokens"] == found["tokens"] - 3
-    assert found["validation"]["notes"]["in_training"]["count"] == 1
-    assert found["validation"]["warnings"]
-    assert run(*given) == Exit.OK
-    shown = capsys.readouterr().out
-    assert "validation rows:" in shown and "in the training data too" in shown
-
-
-def test_data_check_names_a_file_that_it_cannot_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_bytes(b"\x28\xb5\x2f\xfd....")
-    code, found = run_json(capsys, "data", "check", rows)
-    assert code == Exit.FAILED and "zstd -d" in found["problems"][0]
-
-
-def test_data_check_with_a_model_counts_what_is_trained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = make_tiny_llama(tmp_path / "tiny", tied=True, seed=0)
-    rows = write_demo_data(tmp_path / "rows").train
-    code, found = run_json(capsys, "data", "check", rows, "--model", model)
-    assert code == Exit.OK and found["rows"] == 64
-    assert 0 < found["trained_tokens"] < found["tokens"]
-
-
 SMALL = ("--layers", "2", "--tokens-per-row", "8", "--batch-rows", "2", "--microbatch-rows", "1",
          "--steps", "1")  # fmt: skip
 
@@ -232,6 +159,17 @@ def test_bench_step_tells_what_the_processor_updated(
     assert code == Exit.OK and len(timed["placement"]["on_host"]) == 1
     updates = timed["host_optimizer"]
     assert updates["num_updates"] == 2 and updates["traffic_bytes"] == 28 * updates["num_elements"]
+
+
+def test_bench_step_tells_people_how_far_it_is_and_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_OUTPUT", "text")
+    adapters = ("--method", "lora", "--frozen-format", "nf4", "--slots", "2")
+    assert run("bench", "step", *SMALL, *adapters, "--volume", tmp_path) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "random weights: record 0 of 9" in shown and "step 2 of 2" in shown
+    assert "tokens/s" in shown and "a step and its commit wrote frozen 0 B, weights" in shown
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,65 @@ def refusal(model_dir: Path, training_file: Path, *args: Any, **given: Any) -> A
     return caught.value
 
 
+PAIR = {
+    "input": {"messages": [{"role": "user", "content": "how many sluices?"}]},
+    "preferred_output": [{"role": "assistant", "content": "three"}],
+    "non_preferred_output": [{"role": "assistant", "content": "who knows"}],
+}
+
+
+def dpo(**hyperparameters: Any) -> dict[str, Any]:
+    return {"type": "dpo", "dpo": {"hyperparameters": hyperparameters}}
+
+
+def test_a_job_on_preferences_is_settled_with_its_beta(model_dir: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "t.jsonl"
+    rows.write_text((json.dumps(PAIR) + "\n") * 120)
+    job = resolve(model_dir, rows, method=dpo(label_smoothing=0.1))
+    shown = job.hyperparameters
+    assert (shown["beta"], shown["label_smoothing"]) == (0.1, 0.1)
+    assert (shown["learning_rate"], shown["learning_rate_multiplier"]) == (1e-6, 1.0)
+    assert job.method == dpo(**shown)
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.objective, config.dpo_beta, config.dpo_label_smoothing) == ("dpo", 0.1, 0.1)
+    assert job.plan["forecast"]["reference_seconds"] > 0
+    again = resolve(model_dir, rows, method=dpo(**shown), seed=job.seed)
+    assert again.hyperparameters == shown
+    assert resolve(model_dir, rows, method=dpo(beta=0.5)).train_config_values["dpo_beta"] == 0.5
+
+
+def test_rows_of_another_method_are_refused_at_once(model_dir: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps(PAIR) + "\n")
+    error = refusal(model_dir, pairs)
+    assert error.param == "training_file" and "train with method dpo" in error.message
+    answers = write_rows(tmp_path / "rows.jsonl", 3)
+    error = refusal(model_dir, answers, method=dpo())
+    assert error.param == "training_file" and "dpo learns from pairs" in error.message
+    error = refusal(model_dir, pairs, method=dpo(), validation_file=answers)
+    assert error.param == "validation_file"
+
+
+def test_what_preferences_cannot_have_is_named_in_their_method(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps(PAIR) + "\n")
+    for asked in ({"train_on": "all"}, {"row_losses": True}):
+        error = refusal(model_dir, pairs, method=dpo(**asked))
+        assert error.param == f"method.dpo.hyperparameters.{next(iter(asked))}"
+
+
+def test_a_length_that_would_fit_is_that_of_one_answer(model_dir: Path, tmp_path: Path) -> None:
+    long = [{"role": "assistant", "content": "three " * 400}]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({**PAIR, "preferred_output": long}) + "\n")
+    error = refusal(model_dir, pairs, method=dpo(), site={"device_bytes": 101 * 2**20})
+    assert error.code == "cannot_fit" and error.hint is not None
+    length = int(error.hint.partition("max_seq_len ")[2].split(",")[0].rstrip("."))
+    assert length <= MAX_POSITIONS
+
+
 def test_everything_left_open_is_settled_and_makes_a_config(
     model_dir: Path, tmp_path: Path
 ) -> None:
@@ -418,6 +477,22 @@ def test_preparing_is_told_what_to_train_on(
     assert request.train_on == (train_on or "assistant")
 
 
+def test_columns_are_looked_at_and_handed_on(model_dir: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "t.jsonl"
+    rows.write_text('{"question": "Which?", "answer": "North."}\n' * 30)
+    assert "keys seen: answer, question" in str(refusal(model_dir, rows))
+    columns = {"prompt": "question", "completion": "answer"}
+    job = resolve(model_dir, rows, dataset={"columns": columns})
+    request = prepare_request(
+        {"seed": 1, "dataset": {"columns": columns}, "method": job.method},
+        Sources(model_dir=model_dir, training_file=rows),
+        Site(device="cpu", device_bytes=None, host_bytes=None, volumes=(str(tmp_path),)),
+        job_dir=tmp_path,
+        cache_dir=tmp_path,
+    )
+    assert request.columns == columns
+
+
 def test_rows_of_an_array_are_counted_however_they_are_packed(
     model_dir: Path, tmp_path: Path
 ) -> None:
@@ -432,7 +507,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_the_users_name_for_it(
 ) -> None:
     path = tmp_path / "file-17"
     path.write_bytes(b"PAR1....")
-    with pytest.raises(ApiError, match="rows.parquet is Parquet") as caught:
+    with pytest.raises(ApiError, match="rows.parquet: its Parquet data cannot be read") as caught:
         survey_file(path, param="training_file", name="rows.parquet")
     assert caught.value.param == "training_file"
 

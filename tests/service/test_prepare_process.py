@@ -11,7 +11,7 @@ import pytest
 from headrace.engine import Box, RunEvent, TokenDataset, TrainConfig
 from headrace.service.event_log import EventLog, EventReader
 from headrace.service.json_file import read_json, write_json
-from headrace.service.preparation import PrepareRequest, Refused, prepare_job
+from headrace.service.preparation import PrepareRequest, Refused, prepare_job, tell_tenths
 from headrace.service.preparer import Preparer
 from tiny import make_tiny_llama
 
@@ -87,6 +87,49 @@ def test_train_on_decides_what_a_prepared_job_learns(model_dir: Path, tmp_path: 
     assert some < everything.num_trained_tokens == everything.num_tokens - 3
     report = json.loads((everything.path / "report.json").read_text())
     assert report["numerics"]["train_on"] == "all"
+
+
+def test_rows_that_were_tokenized_before_are_not_again(model_dir: Path, tmp_path: Path) -> None:
+    told: list[RunEvent] = []
+    request = make_request(model_dir, tmp_path / "job", GOOD)
+    request = replace(request, validation_file=request.training_file)
+    first = prepare_job(request, told.append)
+    assert not any("not again" in event.message for event in told)
+    other = make_request(model_dir, tmp_path / "other", GOOD, cache_dir=request.cache_dir)
+    other = replace(other, validation_file=other.training_file)
+    told.clear()
+    second = prepare_job(other, told.append)
+    said = [event.message for event in told if "not again" in event.message]
+    assert [message.split(":")[0] for message in said] == ["training_file", "validation_file"]
+    assert any("3 of 3 rows are in the training data too" in event.message for event in told)
+    for one, two in ((first.dataset, second.dataset), (first.eval_dataset, second.eval_dataset)):
+        assert one and two and one != two
+        assert (
+            TokenDataset.open(one).row(1)[0].tolist() == TokenDataset.open(two).row(1)[0].tolist()
+        )
+
+
+def test_a_job_names_the_columns_of_its_rows(model_dir: Path, tmp_path: Path) -> None:
+    rows = [json.dumps({"question": "which gate?", "answer": answer}) for answer in ("a", "b")]
+    request = make_request(model_dir, tmp_path / "job", rows)
+    with pytest.raises(Refused, match="line 1: the row's format is not known"):
+        prepare_job(request, ignore)
+    columns = {"prompt": "question", "completion": "answer"}
+    config = prepare_job(replace(request, columns=columns), ignore)
+    assert TokenDataset.open(config.dataset).num_rows == 2
+
+
+def test_a_long_reading_is_told_in_tenths() -> None:
+    told: list[RunEvent] = []
+    tell = tell_tenths(told.append, "training_file", seconds=0)
+    for done in (0, 5, 10, 19, 35, 99, 100):
+        tell(done, 100)
+    assert [event.message for event in told] == [
+        f"training_file: {tenths}0 % is read" for tenths in (1, 3, 9)
+    ]
+    quiet = tell_tenths(told.append, "training_file", seconds=60)
+    quiet(50, 100)
+    assert len(told) == 3
 
 
 def test_microbatch_shrinks_until_the_job_fits_and_that_is_said(

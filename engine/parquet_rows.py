@@ -1,0 +1,78 @@
+"""Parquet files as rows of JSON, so that they are judged as all others are.
+
+A table gives every row all fields of all rows, null where a row has none, down into the structures.
+So a null field of a structure is taken for one that is not there. What JSON has no form for (bytes,
+decimals) becomes an object that no format takes for text.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from .data_report import DataProblem
+
+BATCH_ROWS = 256
+
+
+class ParquetRows:
+    """The rows of a file, once and in order. DataProblem when it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow.parquet
+        except ImportError as error:
+            raise DataProblem(
+                f"{path.name} is Parquet, which is not installed here: "
+                "pip install 'headrace[parquet]', or write its rows as JSON, one object a line"
+            ) from error
+        self._path = path
+        self._error = pyarrow.ArrowException
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+        except (self._error, OSError) as error:
+            raise self._unreadable(error) from error
+        self.num_rows: int = self._file.metadata.num_rows
+        self.num_taken = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for batch in self._file.iter_batches(BATCH_ROWS, use_threads=False):
+                for row in batch.to_pylist(maps_as_pydicts="strict"):
+                    self.num_taken += 1
+                    yield orjson.dumps(without_padding(row), default=_no_json)
+        except (self._error, OSError, KeyError) as error:  # KeyError: a map has a key twice
+            raise self._unreadable(error) from error
+
+    @property
+    def share_taken(self) -> float:
+        """How much of the file the rows that came are: 0 to 1."""
+        return self.num_taken / max(1, self.num_rows)
+
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        with self._path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _unreadable(self, error: Exception) -> DataProblem:
+        said = f"{self._path.name}: its Parquet data cannot be read ({error})"
+        return DataProblem(f"{said}; write the file anew, or its rows as JSON, one object a line")
+
+
+def without_padding(value: Any) -> Any:
+    """A row or a part of it, without the fields that are null."""
+    if isinstance(value, dict):
+        return {key: without_padding(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_padding(item) for item in value]
+    return value
+
+
+def _no_json(value: Any) -> Any:
+    return {"no JSON": type(value).__name__}
