@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
-from .errors import NotFinite, SettingsChanged, StateLost
+from .errors import ExportMismatch, NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .data import TokenDataset
     from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
+    from .export_forms import exports_of
     from .fit import fit_microbatch
     from .flops import passed_params
     from .host_optimizer import measure_cpu_optimizer
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
-    from .store_export import export_store
     from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
     from .tokenizer import load_tokenizer, prepare_model
@@ -98,6 +98,7 @@ _HOMES = {
     "TokenDataset": "data",
     "num_steps": "row_order",
     "DemoData": "demo_data",
+    "exports_of": "export_forms",
     "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
@@ -124,7 +125,6 @@ _HOMES = {
     "source_dtype": "source",
     "load_tokenizer": "tokenizer",
     "prepare_model": "tokenizer",
-    "export_store": "store_export",
 }
 
 __all__ = [
@@ -137,6 +137,7 @@ __all__ = [
     "DataReport",
     "DatasetCache",
     "DemoData",
+    "ExportMismatch",
     "FormCheck",
     "JobSize",
     "LinkReport",
@@ -185,7 +186,7 @@ __all__ = [
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
-    "export_store",
+    "exports_of",
     "fit_microbatch",
     "known_rates",
     "load_tokenizer",
