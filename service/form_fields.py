@@ -15,7 +15,6 @@ Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"
 # Placed by hand in the form, deprecated, or for programs.
 ELSEWHERE = frozenset(
     {"model", "training_file", "validation_file", "suffix", "method", "hyperparameters", "dry_run"}
-    | {"integrations"}
 )
 DPO = "method.dpo.hyperparameters"
 COMMON = (
@@ -92,6 +91,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "adapter.target_modules": ("Adapted projections", "all-linear, an expression, or a JSON list"),
     "adapter.base": ("Frozen weights as", "of qlora"),
     "freeze": ("Frozen parameters", 'JSON list of patterns, such as ["*.mlp.*"]'),
+    "integrations": ("Trackers", 'JSON such as [{"type": "tensorboard"}]'),
     "metadata": ("Metadata", "JSON: words of your own"),
 }
 

@@ -104,6 +104,14 @@ class Limits(Strict):
     max_wear_share: Positive | None = None
 
 
+class Integration(Strict):
+    """What draws the job's numbers elsewhere: `tensorboard` writes event files in its folder."""
+
+    path = "integrations"
+
+    type: Literal["tensorboard"]
+
+
 class Export(Strict):
     """What becomes of the trained weights: a Hugging Face directory (`hf`), in the model's own
     dtype unless another is named; or, of adapters, the directory that peft loads (`adapter`); and

@@ -43,6 +43,7 @@ from .run_settings import (
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
+from .tracking import check_integrations
 
 # What a create body calls the settings of a run.
 _ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
@@ -98,6 +99,7 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
     asked = settings_of(body)
     check_asked(asked, kind, spec, has_validation=sources.validation_file is not None)
     check_export(body, asked)
+    check_integrations(body)
     hyperparameters = settle(
         asked, kind, num_rows=survey.num_rows, max_positions=spec.max_positions
     )

@@ -20,6 +20,7 @@ from .job_parts import (
     EarlyStopping,
     Every,
     Export,
+    Integration,
     Limits,
     check_durability,
     check_exports,
@@ -174,7 +175,7 @@ class CreateJob(Strict):
     suffix: Suffix | None = None
     seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
-    integrations: Annotated[list[Any], Field(max_length=0)] | None = None
+    integrations: Annotated[list[Integration], Field(max_length=1)] | None = None
     method: Method | None = None
     hyperparameters: LegacyHyperparameters | None = None
 

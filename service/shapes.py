@@ -57,7 +57,7 @@ def job_object(
         "seed": job.seed,
         "trained_tokens": job.trained_tokens,
         "error": job.error and {"code": None, "message": "", "param": None} | job.error,
-        "integrations": [],
+        "integrations": job.request.get("integrations") or [],
         "metadata": job.metadata,
         "user_provided_suffix": job.suffix,
         "engine": {
