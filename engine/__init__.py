@@ -6,8 +6,8 @@ The public names are imported on first use: planning and configuration need no t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import StrategyName, TrainConfig
-from .errors import NotFinite, SettingsChanged, StateLost
+from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
+from .errors import ExportMismatch, NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     from .data import TokenDataset
     from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
+    from .export_forms import exports_of
+    from .fit import fit_microbatch
+    from .flops import passed_params
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
     from .packing import RowLengths, settle_microbatch
-    from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
+    from .plan import Box, CannotFit, Plan, make_plan
     from .prepare import (
         DataProblem,
         DataReport,
@@ -57,7 +60,6 @@ if TYPE_CHECKING:
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
-    from .store_export import export_store
     from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
     from .tokenizer import load_tokenizer, prepare_model
@@ -69,6 +71,7 @@ _HOMES = {
     "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
+    "passed_params": "flops",
     "plan_report": "advice",
     "BadBoxFile": "box_file",
     "read_box": "box_file",
@@ -95,13 +98,14 @@ _HOMES = {
     "TokenDataset": "data",
     "num_steps": "row_order",
     "DemoData": "demo_data",
+    "exports_of": "export_forms",
     "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
     "Plan": "plan",
     "RowLengths": "packing",
     "settle_microbatch": "packing",
-    "fit_microbatch": "plan",
+    "fit_microbatch": "fit",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
@@ -121,7 +125,6 @@ _HOMES = {
     "source_dtype": "source",
     "load_tokenizer": "tokenizer",
     "prepare_model": "tokenizer",
-    "export_store": "store_export",
 }
 
 __all__ = [
@@ -134,14 +137,17 @@ __all__ = [
     "DataReport",
     "DatasetCache",
     "DemoData",
+    "ExportMismatch",
     "FormCheck",
     "JobSize",
     "LinkReport",
     "Look",
     "ModelError",
     "ModelSpec",
+    "NUM_ANSWERS",
     "NotFinite",
     "OUTCOME_OF",
+    "Objective",
     "ParamSpec",
     "Plan",
     "Prepared",
@@ -180,7 +186,7 @@ __all__ = [
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
-    "export_store",
+    "exports_of",
     "fit_microbatch",
     "known_rates",
     "load_tokenizer",
@@ -189,6 +195,7 @@ __all__ = [
     "method_spec",
     "nearest_fit",
     "num_steps",
+    "passed_params",
     "plan_report",
     "prepare_dataset",
     "prepare_model",

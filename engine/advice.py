@@ -12,10 +12,11 @@ from headrace.storage import VolumeRoom
 
 from .account import JobSize, steps_between_commits
 from .config import TrainConfig
+from .fit import fit_microbatch
 from .forecast import RESOURCE_NAMES
 from .model import ModelSpec
 from .packing import RowLengths
-from .plan import Box, CannotFit, Plan, fit_microbatch, make_plan
+from .plan import Box, CannotFit, Plan, make_plan
 from .rates import VolumeRates
 
 NUM_CHANGES = 3

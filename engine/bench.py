@@ -24,6 +24,7 @@ from .optimizer import AdamScalars
 from .packing import settle_microbatch
 from .pending import PendingUpdate, sweep
 from .plan import make_plan
+from .rates import Rates
 from .run import describe, deterministic, keep_compiled
 from .state import state_record
 from .step import StepOutcome, train_step
@@ -52,6 +53,7 @@ class _Timing:
     around: Around
     look: Look
     tell: Tell
+    rates: Rates | None
 
 
 def bench_step(
@@ -67,6 +69,7 @@ def bench_step(
     around: Around = _nothing_around,
     look: Look = lambda work: {},
     tell: Tell = lambda line: None,
+    rates: Rates | None = None,
 ) -> dict[str, Any]:
     """Time `num_steps` steps (after one that warms up) for each number of slots.
     None leaves the number to the plan and is named "auto".
@@ -76,7 +79,8 @@ def bench_step(
     `serial_seconds` the sum of all. Times are medians over the steps, in seconds; bytes are
     payload per step. `commit=False` leaves the commits out (durability none). `around` is entered
     around each step, the one that warms up being number 0. What `look` finds at the end, when the
-    last step is committed, is part of a run's result. `tell` hears how far it is, line by line.
+    last step is committed, is part of a run's result. `tell` hears how far it is, line by line. The
+    plan goes by `rates` instead of what is known of the box.
 
     What is frozen has room on the volumes only where it lives there: random weights are in no
     files, and training never writes them.
@@ -92,6 +96,7 @@ def bench_step(
             around=around,
             look=look,
             tell=tell,
+            rates=rates,
         )
         runs = {count: _time_slots(config, spec, where, count, timing) for count in slots}
     result: dict[str, Any] = {
@@ -104,15 +109,19 @@ def bench_step(
         "clip_mode": config.clip_mode,
         "runs": {_named(count): run for count, run in runs.items()},
     }
-    if 1 in runs:
-        passes = runs[1]["passes"].values()
-        overlapped = sum(max(p["compute"], p["read"] + p["write"]) for p in passes)
-        serial = sum(p["compute"] + p["read"] + p["write"] for p in passes)
-        result |= {"overlapped_seconds": overlapped, "serial_seconds": serial}
-        for count, run in result["runs"].items():
-            limit = serial if count == "1" else overlapped
-            run["ratio_to_limit"] = run["step_seconds"] / limit
-    return result
+    return result | _held_against_one_slot(result["runs"])
+
+
+def _held_against_one_slot(runs: Mapping[str, dict[str, Any]]) -> dict[str, float]:
+    """Limits by the stages' seconds with one slot; each run gets its ratio to its own."""
+    if "1" not in runs:
+        return {}
+    passes = runs["1"]["passes"].values()
+    overlapped = sum(max(p["compute"], p["read"] + p["write"]) for p in passes)
+    serial = sum(p["compute"] + p["read"] + p["write"] for p in passes)
+    for count, run in runs.items():
+        run["ratio_to_limit"] = run["step_seconds"] / (serial if count == "1" else overlapped)
+    return {"overlapped_seconds": overlapped, "serial_seconds": serial}
 
 
 def _time_slots(
@@ -125,6 +134,7 @@ def _time_slots(
     started = perf_counter()
     config = settle_microbatch(replace(config, num_slots=num_slots), timing.tokens_per_row)
     box = detect_box(device=config.device, volumes=volumes)
+    box = replace(box, rates=timing.rates or box.rates)
     if not timing.commit or len(spec.trained) < len(spec.records):  # not all needs room there
         box = replace(box, volumes=dict.fromkeys(box.volumes, 2**63))
     plan = make_plan(spec, config, longest_row_tokens=timing.tokens_per_row, box=box)

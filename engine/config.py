@@ -10,12 +10,14 @@ ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 Method = Literal["full", "lora"]
 Objective = Literal["supervised", "dpo"]
+NUM_ANSWERS: Mapping[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
 ClipWay = Literal["auto", "serial", "speculative", "deferred"]
 Compile = Literal["off", "static", "dynamic"]
 Packing = Literal["on", "off"]
+Rehearsal = Literal["auto", "on", "off"]
 Recompute = Literal["auto", "all", "none"]
 FrozenFormat = Literal["auto", "nf4", "int8"]
 LoraExport = Literal["adapter", "merged"]
@@ -25,6 +27,7 @@ StrategyName = Literal[
     "ratel", "superoffload", "unified",
 ]  # fmt: skip
 OptimizerDevice = Literal["auto", "device", "host"]
+GgufDtype = Literal["off", "auto", "float32", "float16", "bfloat16", "q8_0"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 MAX_SAMPLES = 16  # of each kind: they are shown to people
@@ -85,6 +88,7 @@ class TrainConfig:
     keep_best: int = 0  # checkpoints of lowest evaluation loss that stay besides the newest
     early_stop_evals: int | None = None  # end after so many evaluations without a better loss
     early_stop_delta: float = 0.0  # better means lower by more than this
+    rehearsal: Rehearsal = "auto"  # the largest step before the first; auto: unless it comes soon
     row_losses: bool = True  # write down each row's loss, and tell which rows stand out
     sample_prompts: tuple[str, ...] = ()  # texts that the model goes on from at evaluations
     sample_rows: int = 0  # likewise, so many rows of the evaluation data
@@ -94,6 +98,8 @@ class TrainConfig:
     sample_seed: int = 0
     export_dtype: ExportDtype = "auto"
     lora_export: LoraExport = "adapter"
+    export_gguf: GgufDtype = "off"  # a GGUF file of the whole model beside the export
+    check_export: bool = True  # read exports back and compare logits
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None
@@ -102,7 +108,7 @@ class TrainConfig:
     state_tier: StateTier = "auto"
     num_slots: int | None = None
     recompute: Recompute = "auto"
-    activation_tier: NearTier = "auto"  # of boundary activations
+    activation_tier: StateTier = "auto"  # of boundary activations
     grad_tier: NearTier = "auto"  # of gradients that wait, where the state is not on the device
     clip_way: ClipWay = "auto"
     optimizer_device: OptimizerDevice = "auto"  # what updates layers whose state is in host memory

@@ -18,9 +18,9 @@ from torch import Tensor
 from headrace.storage import round_up
 
 from .chat import NOT_TRAINED
-from .config import TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .data_report import DataProblem, Place
-from .packing import NUM_ANSWERS, Arrangement, row_lengths, step_rows
+from .packing import Arrangement, row_lengths, step_rows
 from .row_order import Ints
 from .token_files import OFFSETS, PLACES, REPORT, TOKENS, TRAINED
 

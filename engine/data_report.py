@@ -12,15 +12,19 @@ from .row_types import RowFormat
 Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 MAX_PLACES = 20
 MAX_EXAMPLES = 3
+PART_THEM = (
+    "where the template changes a turn once the conversation goes on, set train_on to "
+    "each_assistant (a row for each turn) or last_assistant, or give other turns weight 0"
+)
 ADVICE = {
     "overlong": (
         "shorten them, raise max_seq_len, or set overlong to drop, truncate_left or truncate_right"
     ),
     "no_template": "a model that chats brings its template; base models take plain text",
     "template_error": "reword them so that the model's template accepts them",
-    "template_rewrites_history": (
-        "split conversations, or set train_on to last_assistant, or weight 0 on all turns but one"
-    ),
+    "template_rewrites_history": PART_THEM,
+    "turn_lost": PART_THEM,
+    "reasoning_lost": PART_THEM,
 }
 WARNINGS = {  # notes that a person should act on, and why
     "in_training": "are in the training data too, so the evaluation loss looks better than it is",
@@ -99,8 +103,9 @@ class DataReport:
     than the entry before), before it. `overlong_rows` are the first over-long rows with their
     tokens. `preview` shows two rows as pieces of text with the flag `trained`. A preference is one
     row; its answers, each with the prompt before it, are two in lengths, tokens and preview, the
-    chosen one first. `files` name bytes, SHA-256 and form of what was read; `complete` is false
-    where the reading was ended before its end.
+    chosen one first. `examples` are rows of the data set: more than `kept` where each turn is
+    trained in a row of its own. `files` name bytes, SHA-256 and form of what was read; `complete`
+    is false where the reading was ended before its end.
     """
 
     files: tuple[Mapping[str, Any], ...]
@@ -121,6 +126,7 @@ class DataReport:
     formats: Mapping[RowFormat, int]
     numerics: Mapping[str, Any]
     padding: Mapping[str, Any]
+    examples: int
     complete: bool = True
 
     @property

@@ -38,9 +38,9 @@ def eval_event(found: Totals, step: int) -> RunEvent:
 
 def in_groups(work: Workspace, batches: Iterable[Microbatch]) -> Iterator[list[Microbatch]]:
     """Microbatches in groups that one pass over the layers takes, within a step's memory."""
-    # A training step holds one boundary activation per layer; evaluation holds only one.
-    layers = work.spec.num_layers if work.plan.activation_tier == "device" else 1
-    limit = work.plan.max_step_tokens * layers
+    # A training step holds the input of each layer that waits there; evaluation holds only one.
+    near = work.plan.activation_tiers[work.spec.first_backward_layer :].count("device")
+    limit = work.plan.max_step_tokens * max(1, near)
     group: list[Microbatch] = []
     tokens = 0
     for batch in batches:

@@ -117,9 +117,13 @@ class ForwardCompute:
         module = self.work.module
         for m in self.chosen(visit):
             routed: list[Routed] = []
+            self._enter(layout, m)
             hidden = self.hidden[m]
             self.hidden[m] = module.forward_only(layout, weights, hidden, self.positions[m], routed)
             self.balance.count(m, routed)
+
+    def _enter(self, layout: RecordLayout, microbatch: int) -> None:
+        """What a layer's input is still wanted for; in a mere forward pass, nothing."""
 
     def totals(self) -> Totals:
         """What the loss came to; waits for the device."""

@@ -1,10 +1,12 @@
 """Homes that the state of records may have: the splits over tiers that are worth weighing. Pure."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from .config import TrainConfig
-from .homes import Tier
+from .homes import Placement, Tier
 from .model import ModelSpec
+from .parked import NUM_ACTIVATION_BUFFERS, parked_tiers
 from .sizes import Sizes, kept_grad_bytes
 from .strategies import may_live
 
@@ -67,3 +69,28 @@ def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int) -> int:
 def repeat(tier: Tier, count: int) -> tuple[Tier, ...]:
     """So many records on one tier."""
     return (tier,) * count
+
+
+def all_parked(spec: ModelSpec, tier: Tier) -> tuple[Tier, ...]:
+    """Every layer's input on one tier."""
+    first, count = spec.first_backward_layer, spec.num_layers - spec.first_backward_layer
+    away = {} if tier == "device" else {tier: count}
+    return parked_tiers(spec.num_layers, first, nvme=away.get("nvme", 0), host=away.get("host", 0))
+
+
+def inputs_apart(
+    sizes: Sizes, placement: Placement, device_limit: int, host_limit: int
+) -> Iterator[Placement]:
+    """The placement with as many layer inputs in host memory as fit and the rest on NVMe: with as
+    many of them on the device as it has room for, or with none, so that it keeps layers whole."""
+    spec, hidden = sizes.spec, max(1, sizes.hidden_bytes)
+    first, count = spec.first_backward_layer, spec.num_layers - spec.first_backward_layer
+    far = replace(placement, keep_layers=(), activation_tiers=all_parked(spec, "nvme"))
+    roads = NUM_ACTIVATION_BUFFERS * sizes.microbatch_hidden_bytes
+    spare = device_limit - sizes.device(far)
+    host_fits = max(0, host_limit - sizes.host(far)) // hidden if spare >= roads else 0
+    near_fits = max(0, spare - roads) // hidden
+    for near in sorted({min(count, near_fits), 0}):
+        host = min(count - near, host_fits)
+        apart = parked_tiers(spec.num_layers, first, nvme=count - near - host, host=host)
+        yield replace(far, activation_tiers=apart)

@@ -19,7 +19,7 @@ class Placement:
     tiers: tuple[Tier, ...]  # home of each record's state
     num_slots: int
     keep_layers: tuple[int, ...] = ()  # layers whose activations stay: nothing is recomputed
-    activation_tier: NearTier = "device"
+    activation_tiers: tuple[Tier, ...] = ()  # where each layer's input waits; (): on the device
     keep_grads: bool = True  # final gradients wait for their update
     grad_tier: NearTier = "host"  # where, for records whose state is not on the device
     on_host: tuple[int, ...] = ()  # records in host memory that the processor updates there
@@ -37,6 +37,21 @@ class Placement:
         """Where what is trained lives."""
         frozen = set(self.frozen)
         return frozenset(tier for i, tier in enumerate(self.tiers) if i not in frozen)
+
+    def parked(self, tier: Tier) -> tuple[int, ...]:
+        """Layers whose input waits on that tier, host or NVMe, from forward to backward."""
+        return tuple(i for i, one in enumerate(self.waits) if one == tier)
+
+    @property
+    def waits(self) -> tuple[Tier, ...]:
+        """Where each layer's input waits: that of a kept layer with the rest of it."""
+        kept = set(self.keep_layers)
+        return tuple("device" if i in kept else t for i, t in enumerate(self.activation_tiers))
+
+    @property
+    def streams(self) -> bool:
+        """Whether a step moves anything over the drives."""
+        return "nvme" in self.tiers or bool(self.parked("nvme"))
 
     @property
     def num_staging(self) -> int:

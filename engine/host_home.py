@@ -41,6 +41,12 @@ class HostHome:
             self.live = self.versions.index(target)
         return target
 
+    def take_final(self) -> HostSlot:
+        """Where the processor writes an update that will not be undone: the state, in place. A
+        guess is forgotten."""
+        self.guess = False
+        return self.now
+
     def settle(self, *, right: bool) -> None:
         """A guess becomes the state, or is forgotten."""
         if self.guess and right:

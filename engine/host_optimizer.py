@@ -113,19 +113,17 @@ class HostOptimizer:
         self.close()
 
 
-def measure_cpu_optimizer(seconds: float = 0.3, *, num_elements: int = 2**24) -> float:
-    """Parameters a second that a HostOptimizer updates here, with gradients in bf16.
+def measure_cpu_optimizer(
+    seconds: float = 0.3, *, num_elements: int = 2**24, aside: bool = False
+) -> float:
+    """Parameters a second that a HostOptimizer updates here, with gradients in bf16; in place or
+    `aside`, into a second version.
 
-    Takes about `seconds` and 14 bytes for each of `num_elements`, more than the caches hold.
+    Takes about `seconds` and 14 bytes for each of `num_elements`, more than the caches hold; 26
+    aside.
     """
-    master = torch.ones(num_elements)
-    state = StateViews(
-        torch.empty(num_elements, dtype=torch.bfloat16),
-        torch.empty(num_elements, dtype=torch.int16),
-        torch.zeros(num_elements),
-        torch.zeros(num_elements),
-    )
-    split_master(master, state.hi, state.lo)
+    state = _some_state(num_elements)
+    source = _some_state(num_elements) if aside else None
     grad = torch.full((num_elements,), 0.5, dtype=torch.bfloat16)
     scalars = AdamScalars(
         beta1=0.9, one_minus_beta1=0.1, beta2=0.999, one_minus_beta2=0.001,
@@ -133,10 +131,22 @@ def measure_cpu_optimizer(seconds: float = 0.3, *, num_elements: int = 2**24) ->
     )  # fmt: skip
     rates: list[float] = []
     with HostOptimizer() as optimizer:
-        optimizer.submit(state, grad, 1.0, scalars).result()  # the first one touches the memory
+        # The first one touches the memory.
+        optimizer.submit(state, grad, 1.0, scalars, source=source).result()
         ends = perf_counter() + seconds
         while perf_counter() < ends or not rates:
             before = optimizer.stats.busy_seconds
-            optimizer.submit(state, grad, 1.0, scalars).result()
+            optimizer.submit(state, grad, 1.0, scalars, source=source).result()
             rates.append(num_elements / (optimizer.stats.busy_seconds - before))
     return sorted(rates)[len(rates) // 2]
+
+
+def _some_state(num_elements: int) -> StateViews:
+    state = StateViews(
+        torch.empty(num_elements, dtype=torch.bfloat16),
+        torch.empty(num_elements, dtype=torch.int16),
+        torch.zeros(num_elements),
+        torch.zeros(num_elements),
+    )
+    split_master(torch.ones(num_elements), state.hi, state.lo)
+    return state

@@ -35,13 +35,14 @@ class HostUpdates:
     ) -> None:
         """Update a record that lives in host memory from its gradient there, in the background.
 
-        With two versions the other one becomes the state, or, when it `is_guess`, may yet.
+        What `is_guess` goes to the second version and may yet be undone.
         """
         assert self._optimizer is not None
         work, name = self._work, layout.name
         cached = work.cached.get(name)
-        before = work.homes[name].now
-        target = work.homes[name].take_update(is_guess=is_guess)
+        home = work.homes[name]
+        before = home.now
+        target = home.take_update(is_guess=True) if is_guess else home.take_final()
         record = work.records[name]
         self._under_way[name] = self._optimizer.submit(
             state_views(target, record),

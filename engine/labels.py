@@ -7,6 +7,7 @@ joined as plain text. A `text` row is always plain text. Plain text begins as th
 texts and ends with its end-of-text token.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 from unicodedata import normalize
@@ -15,7 +16,7 @@ from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
 from .row_types import AnyRow, Conversation, Message, PlainText, Preference, Row
 from .template import Dialogue
 
-TrainOn = Literal["assistant", "last_assistant", "all"]
+TrainOn = Literal["assistant", "last_assistant", "each_assistant", "all"]
 
 
 def render_rows(
@@ -23,10 +24,17 @@ def render_rows(
 ) -> tuple[Example, ...]:
     """Tokens and labels of a row: one example, or two of a preference, the chosen one first.
 
-    RenderProblem when it cannot be carried unchanged; of a preference only answers are trained.
+    With `each_assistant` there is one for each trained turn of a conversation, which ends with that
+    turn, as the template has it when the model is used. RenderProblem when the row cannot be
+    carried unchanged; of a preference only answers are trained.
     """
+    if isinstance(row, Conversation) and train_on == "each_assistant":
+        return tuple(render_row(tokenizer, part) for part in _up_to_each_turn(row))
     if not isinstance(row, Preference):
         return (render_row(tokenizer, row, train_on=train_on),)
+    if train_on == "each_assistant":
+        said = "train_on is each_assistant, but a preference is one pair of answers; leave it out"
+        raise RenderProblem("each_of_a_preference", said)
     if train_on == "all":
         said = "train_on is all, but prompts say nothing of which answer is better; leave it out"
         raise RenderProblem("all_of_a_preference", said)
@@ -47,6 +55,7 @@ def render_row(tokenizer: ChatTokenizer, row: Row, *, train_on: TrainOn = "assis
 
     `assistant` trains the assistant's turns (completions, texts), `last_assistant` only the last of
     a conversation, `all` every token, prompts and the template's own words included.
+    `each_assistant` is as `assistant` here: `render_rows` has parted the turns.
     """
     if isinstance(row, PlainText) and row.prompt is not None and tokenizer.chat_template:
         row = _as_turns(row, row.prompt)
@@ -79,6 +88,14 @@ def _as_turns(row: PlainText, prompt: str) -> Conversation:
     asked = Message(role="user", content=prompt)
     answer = Message(role="assistant", content=row.completion, trained=True)
     return Conversation(format=row.format, messages=(asked, answer))
+
+
+def _up_to_each_turn(row: Conversation) -> Iterator[Conversation]:
+    """The conversation up to each of its trained turns, which alone is trained."""
+    read = [replace(message, trained=False) for message in row.messages]
+    for i, message in enumerate(row.messages):
+        if message.trained:
+            yield replace(row, messages=(*read[:i], message))
 
 
 def _chosen(row: Conversation, train_on: TrainOn) -> Conversation:

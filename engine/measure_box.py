@@ -32,8 +32,15 @@ def measure_box(device: str, *, full: bool = False) -> Rates:
         host_memory=_memory_rate(Stopwatch(torch.device("cpu"), PART_SECONDS[full])),
         device_memory=_memory_rate(clock),
         visit_seconds=measure_visit() if device == "cpu" else 0.0,  # a GPU works on meanwhile
-        work={"host_update": measure_cpu_optimizer(PART_SECONDS[full], num_elements=ELEMENTS)},
+        work={
+            "host_update": _updates(full, aside=False),
+            "host_update_aside": _updates(full, aside=True),
+        },
     )
+
+
+def _updates(full: bool, *, aside: bool) -> float:
+    return measure_cpu_optimizer(PART_SECONDS[full], num_elements=ELEMENTS, aside=aside)
 
 
 def _copies(clock: Stopwatch) -> tuple[float, float, float | None]:

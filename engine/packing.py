@@ -13,12 +13,11 @@ import numpy as np
 
 from headrace.storage import round_up
 
-from .config import Objective, TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .row_order import Ints, epoch_order, num_steps, steps_per_epoch
 from .token_files import OFFSETS
 
 TILE_TOKENS = 128  # packed lengths on a GPU: whole tiles for its kernels, few sizes to allocate
-NUM_ANSWERS: dict[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 STATIC_LENGTHS = 4  # that a microbatch within its budget can have when each is compiled by itself
 _CHUNK_STEPS = 4096  # looked at together, which bounds memory
 
@@ -224,7 +223,7 @@ def extent_of(lengths: RowLengths, config: TrainConfig) -> Extent:
         max_steps=config.max_steps,
     )
     step = microbatch = computed = 0
-    for tokens in _trained(lengths.training, arrangement, total):
+    for tokens in step_tokens(lengths.training, arrangement, total):
         computed += int(tokens.sum())
         step = max(step, int(tokens.sum(axis=1).max()))
         microbatch = max(microbatch, int(tokens.max()))
@@ -252,7 +251,7 @@ def padding_account(
     padded = Arrangement(seed=0, batch_rows=batch_rows, microbatch_rows=rows)
     lengths = row_lengths(offsets, num_answers, packed=False)
     steps = steps_per_epoch(len(lengths), batch_rows)
-    computed = sum(int(tokens.sum()) for tokens in _trained(lengths, padded, steps))
+    computed = sum(int(tokens.sum()) for tokens in step_tokens(lengths, padded, steps))
     padding = computed - int(offsets[-1])
     return {
         "batch_rows": batch_rows,
@@ -262,7 +261,7 @@ def padding_account(
     }
 
 
-def _trained(lengths: Ints, arrangement: Arrangement, total_steps: int) -> Iterator[Ints]:
+def step_tokens(lengths: Ints, arrangement: Arrangement, total_steps: int) -> Iterator[Ints]:
     """Computed tokens of each microbatch of each step, (steps, microbatches), in pieces."""
     per_epoch = max(1, steps_per_epoch(len(lengths), arrangement.batch_rows))
     for epoch in range(-(-total_steps // per_epoch)):

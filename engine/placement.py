@@ -11,8 +11,16 @@ from itertools import product
 
 from .config import TrainConfig
 from .cost import formula_seconds, reads_ahead, step_cost
-from .home_choices import DEFAULT_SLOTS, repeat, tier_choices, with_what_lies_beside
+from .home_choices import (
+    DEFAULT_SLOTS,
+    all_parked,
+    inputs_apart,
+    repeat,
+    tier_choices,
+    with_what_lies_beside,
+)
 from .homes import NearTier, Placement, Tier
+from .host_share import asked_on_host, with_host_updates, with_two_versions
 from .model import ModelSpec
 from .rates import VolumeRates
 from .sizes import Sizes
@@ -42,18 +50,20 @@ def choose_placement(
             if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
         ]
 
-    known = fitting(_candidates(sizes, config, device_limit, host_limit))
+    known = fitting(_candidates(sizes, _parked_choices(sizes), device_limit, host_limit))
+    if not known:  # layer inputs then wait on several tiers, as near as they fit
+        known = fitting(_with_inputs_apart(sizes, device_limit, host_limit))
     if not known:
         return _last_resort(sizes, config)
     best: list[tuple[float, Placement]] = []
     for streams in (False, True):
-        group = [placement for placement in known if ("nvme" in placement.tiers) == streams]
+        group = [placement for placement in known if placement.streams == streams]
         if group:
             finalists = _shortest(model, drives, group)
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
             finalists = _shortest(model, drives, finalists)
             finalists += fitting(_with_two_versions(sizes, finalists))
-            finalists += fitting(_with_host_updates(sizes, finalists))
+            finalists += fitting(with_host_updates(sizes.spec, config, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and seconds > streamed[0][0] * (1 + _NVME_GAIN):
@@ -107,56 +117,13 @@ def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
     config = sizes.config
     for placement in placements:
         if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
-            yield replace(placement, host_versions=2)
+            yield with_two_versions(sizes.spec, config, placement)
 
 
 def _may_guess(config: TrainConfig, placement: Placement) -> bool:
     """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
     tiers, each = placement.trained_tiers, config.commit_every_steps == 1
     return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
-
-
-def _with_host_updates(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
-    """The processor may update some of what lives in host memory while the device updates the
-    rest; where that is left to the plan, and of the exact format alone, whose rate is measured."""
-    config = sizes.config
-    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
-        return
-    if config.device == "cuda" and config.state_format != "exact":
-        return
-    for placement in placements:
-        choose = _updated_on_host if placement.host_versions == 1 else _updated_here_and_there
-        choices = {choose(sizes, placement.tiers, part / 8) for part in range(1, 9)}
-        for on_host in sorted(choices - {()}):
-            yield replace(placement, on_host=on_host)
-
-
-def _updated_on_host(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
-    """The given share of the layers in host memory that are trained, the last ones: forward wants
-    them last."""
-    layers = _trained_in_host_memory(sizes, tiers)
-    return tuple(layers[len(layers) - round(share * len(layers)) :])
-
-
-def _updated_here_and_there(sizes: Sizes, tiers: Sequence[Tier], share: float) -> tuple[int, ...]:
-    """The given share of them evenly spread: updates that begin in backward share its link."""
-    layers = _trained_in_host_memory(sizes, tiers)
-    count = round(share * len(layers))
-    return tuple(layers[(2 * i + 1) * len(layers) // (2 * count)] for i in range(count))
-
-
-def _trained_in_host_memory(sizes: Sizes, tiers: Sequence[Tier]) -> list[int]:
-    records = enumerate(zip(sizes.spec.records, tiers, strict=True))
-    return [
-        i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
-    ]
-
-
-def _asked_on_host(sizes: Sizes, tiers: Sequence[Tier]) -> tuple[int, ...]:
-    """What the processor updates because the run says so."""
-    config = sizes.config
-    share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
-    return _updated_on_host(sizes, tiers, share)
 
 
 def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -174,25 +141,26 @@ def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
 
 
 def _candidates(
-    sizes: Sizes, config: TrainConfig, device_limit: int, host_limit: int
+    sizes: Sizes, waits: Sequence[tuple[Tier, ...]], device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
+    config = sizes.config
     strategy = STRATEGIES[config.strategy]
     for homes in tier_choices(sizes, config, host_limit):
         tiers = with_what_lies_beside(sizes.spec, homes)
         keep_grads = needs_kept_grads(sizes.spec, config, tiers)
         grads_move = keep_grads and set(tiers) != {"device"}
-        for num_slots, grad_tier, activation_tier in product(
+        for num_slots, grad_tier, parked in product(
             _slot_choices(config),
             _grad_tiers(config) if grads_move else ("host",),
-            _activation_tiers(config),
+            waits,
         ):
             placement = Placement(
                 tiers=tiers,
                 num_slots=num_slots,
                 grad_tier=grad_tier,
-                activation_tier=activation_tier,
+                activation_tiers=parked,
                 keep_grads=keep_grads,
-                on_host=_asked_on_host(sizes, tiers),
+                on_host=asked_on_host(sizes.spec, config, tiers),
                 order=strategy.order,
                 frozen=_frozen(sizes.spec),
             )
@@ -200,7 +168,7 @@ def _candidates(
                 far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
                 placement = replace(placement, cached=far)
             if config.clip_way == "speculative" and _may_guess(config, placement):
-                placement = replace(placement, host_versions=2)
+                placement = with_two_versions(sizes.spec, config, placement)
             yield _with_kept(sizes, config, placement, device_limit)
 
 
@@ -221,11 +189,23 @@ def _grad_tiers(config: TrainConfig) -> Sequence[NearTier]:
     return ("device", "host") if config.device == "cuda" else ("host",)
 
 
-def _activation_tiers(config: TrainConfig) -> Sequence[NearTier]:
-    """Where boundary activations may wait, the nearest first."""
-    if config.activation_tier != "auto":
-        return (config.activation_tier,)
-    return ("device", "host") if config.device == "cuda" else ("device",)
+def _parked_choices(sizes: Sizes) -> Sequence[tuple[Tier, ...]]:
+    """Where layer inputs may wait when all wait on one tier, the nearest first."""
+    config = sizes.config
+    near: tuple[Tier, ...] = ("device", "host") if config.device == "cuda" else ("device",)
+    asked = config.activation_tier
+    return [all_parked(sizes.spec, tier) for tier in (near if asked == "auto" else (asked,))]
+
+
+def _with_inputs_apart(sizes: Sizes, device_limit: int, host_limit: int) -> Iterator[Placement]:
+    """Placements whose layer inputs wait partly on NVMe, where that is left to the plan."""
+    config = sizes.config
+    if not _may_wait_on_nvme(config) or config.recompute == "none":
+        return
+    away = [all_parked(sizes.spec, "nvme")]
+    for placement in _candidates(sizes, away, device_limit, host_limit):
+        for apart in inputs_apart(sizes, placement, device_limit, host_limit):
+            yield _with_kept(sizes, config, apart, device_limit)
 
 
 def _with_kept(
@@ -247,6 +227,18 @@ def _with_kept(
     return keeping(count)
 
 
+def _may_wait_on_nvme(config: TrainConfig) -> bool:
+    """Whether the plan may send layer inputs there although the run does not ask for it."""
+    return config.activation_tier == "auto" and "nvme" in STRATEGIES[config.strategy].tiers
+
+
+def _farthest(sizes: Sizes) -> tuple[Tier, ...]:
+    """Where layer inputs take least memory."""
+    if _may_wait_on_nvme(sizes.config):
+        return all_parked(sizes.spec, "nvme")
+    return _parked_choices(sizes)[-1]
+
+
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
     count = len(sizes.spec.records)
@@ -256,7 +248,7 @@ def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
         tiers=tiers,
         num_slots=config.num_slots or MIN_SLOTS,
         keep_layers=tuple(keep),
-        activation_tier=_activation_tiers(config)[-1],
+        activation_tiers=_farthest(sizes),
         grad_tier=_grad_tiers(config)[-1],
         keep_grads=needs_kept_grads(sizes.spec, config, tiers),
         order=STRATEGIES[config.strategy].order,

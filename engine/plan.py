@@ -17,7 +17,7 @@ from .forecast import Forecast, forecast
 from .homes import Order, Placement, Tier, Way, early_records
 from .model import ModelSpec
 from .orders import ordered_visits
-from .packing import RowLengths, settle_microbatch, smaller_microbatch
+from .packing import RowLengths
 from .placement import choose_placement
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Sizes
@@ -79,7 +79,7 @@ class Plan:
     slot_bytes: int
     tiers: tuple[Tier, ...]  # home of each record's state
     keep_layers: tuple[int, ...]  # layers whose activations stay, so that nothing is recomputed
-    activation_tier: Literal["device", "host"]
+    activation_tiers: tuple[Tier, ...]  # where each layer's input waits for its backward pass
     clip_way: ClipWay
     keep_grads: bool  # gradients have a home until the update
     grad_tier: Literal["device", "host"]  # where, for records that do not live on the device
@@ -94,7 +94,8 @@ class Plan:
     max_step_tokens: int  # computed tokens of the largest step, padding too
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
-    volume_bytes: int
+    volume_bytes: int  # of the state and, while it runs, of what waits there
+    scratch_bytes: int  # of them, for layer inputs
     link_bytes: dict[str, dict[str, int]]  # way -> link -> payload bytes per step
     forecast: Forecast  # what it will take, and wait for
     basis: Basis  # of the forecast; for the run, not for those who read the plan
@@ -154,6 +155,7 @@ def make_plan(
     )
     clip_way = choose_way(config, placement)
     chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}
+    chosen["activation_tiers"] = placement.waits
     predicted = forecast(
         model, sizes, placement, clip_way, planned_way(config, placement),
         drives=drives, job=job, device_bytes=device_limit,
@@ -171,12 +173,13 @@ def make_plan(
         device_bytes=sizes.device_parts(placement),
         host_bytes=sizes.host_parts(placement),
         volume_bytes=0,  # known once it is placed, below
+        scratch_bytes=sizes.scratch_bytes(placement),
         link_bytes=_bytes_by_way(spec, config, placement, load.microbatches),
         forecast=predicted,
         basis=Basis(sizes=sizes, placement=placement, rates=rates, drives=drives),
     )
     _check_memory(plan, device_limit, host_limit, sizes)
-    plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box))
+    plan = replace(plan, volume_bytes=_fit_volumes(spec, config, box, plan.scratch_bytes))
     _check_wear(plan.forecast.wear, config)
     return plan
 
@@ -195,31 +198,6 @@ def _bytes_by_way(
         )
         for way in (get_args(Way) if placement.order == "layers" else ("serial",))
     }
-
-
-def fit_microbatch(
-    spec: ModelSpec,
-    config: TrainConfig,
-    *,
-    longest_row_tokens: int,
-    box: Box,
-    lengths: RowLengths | None = None,
-) -> TrainConfig:
-    """The config with the largest microbatch, up to its own, with which the run fits.
-
-    Microbatches are part of the numerics key, so this is asked once, before the run. Raises
-    CannotFit when not even one row fits.
-    """
-    config = settle_microbatch(config, longest_row_tokens)
-    while True:
-        try:
-            make_plan(spec, config, longest_row_tokens=longest_row_tokens, box=box, lengths=lengths)
-            return config
-        except CannotFit:
-            smaller = smaller_microbatch(config, longest_row_tokens)
-            if smaller is None:
-                raise
-            config = smaller
 
 
 def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) -> None:
@@ -265,21 +243,24 @@ def _check_wear(wear: Wear, config: TrainConfig) -> None:
         )
 
 
-def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box) -> int:
-    """Bytes of the run's store, judged as its creation will judge them; CannotFit otherwise."""
+def _fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box, scratch: int) -> int:
+    """Bytes of the run's store and its scratch, judged as its creation will; else CannotFit."""
     if not box.volumes:
         raise CannotFit(
             "a run needs at least one volume for its state and commits; give --volume PATH"
         )
     try:
         records = [state_record(one, config.state_format) for one in spec.records]
-        layout = fit_store(box.rooms(), records, keep_generations=config.keep_commits)
-        return layout.total_bytes
+        layout = fit_store(
+            box.rooms(), records, keep_generations=config.keep_commits, scratch_bytes=scratch
+        )
+        return layout.total_bytes + scratch
     except NoSpace as error:
         raise CannotFit(
             f"no room on the volumes for the run's state ({2 + config.keep_commits} copies of what "
             f"is trained, {_bytes_per_param(spec, config.state_format):.3g} bytes per parameter in "
-            f"state format {config.state_format}, and one of what is frozen): {error}"
+            f"state format {config.state_format}, and one of what is frozen; {scratch / MIB:.0f} "
+            f"MiB for layer inputs): {error}"
         ) from error
 
 

@@ -14,11 +14,13 @@ from .model import ModelSpec
 Origin = Literal["default", "described", "measured"]
 # Work on every parameter of a record, besides matrix products. `join`: the halves of a master to
 # an fp32 weight. `accumulate`: one microbatch's gradient to the sum. `finish`: a sum rounded, and
-# its norm. `update`: AdamW on the compute device; `host_update`: on the processor.
-Work = Literal["join", "accumulate", "finish", "update", "host_update"]
+# its norm. `update`: AdamW on the compute device; `host_update`: on the processor, in place;
+# `host_update_aside`: from one version of the state to the other.
+Work = Literal["join", "accumulate", "finish", "update", "host_update", "host_update_aside"]
 # Bytes of memory that each touches per parameter, to have a rate where only a bandwidth is known.
 BYTES_TOUCHED: Mapping[Work, int] = {
     "join": 8, "accumulate": 10, "finish": 8, "update": 28, "host_update": 28,
+    "host_update_aside": 40,  # the place that is written to is read first
 }  # fmt: skip
 
 
@@ -152,7 +154,7 @@ class Rates:
 
     def params_per_second(self, work: Work) -> float:
         """Parameters a second: as measured, or as the memory that the work touches allows."""
-        memory = self.host_memory if work == "host_update" else self.device_memory
+        memory = self.host_memory if work.startswith("host") else self.device_memory
         return self.work.get(work) or memory / BYTES_TOUCHED[work]
 
     def link(self, *, busy: bool) -> tuple[float, float]:

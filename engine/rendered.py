@@ -68,7 +68,9 @@ def _find(message: Message, where: str, text: str, at: int, notes: list[Note]) -
             return begin + len(answer)
     reason = f"the model's chat template loses or rewrites {where} ({message.role})"
     if message.trained and "</think>" in words:
-        reason += "; it keeps reasoning in the last turn alone, so train that one alone"
+        reason += (
+            "; it keeps reasoning in the last turn alone, so train that one alone, or each apart"
+        )
     raise RenderProblem("turn_lost", reason)
 
 

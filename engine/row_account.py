@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
-from .config import Objective
+from .config import NUM_ANSWERS, Objective
 from .data_report import DataReport, Overlong, Place, Tally, length_histogram
 from .labels import TrainOn, render_rows
-from .packing import NUM_ANSWERS, padding_account
+from .packing import padding_account
 from .row_files import RowFile, RowText
 from .row_index import RowIndex
 from .row_types import AnyRow, Conversation, PlainText, Preference, RowFormat, RowProblem
@@ -55,7 +55,7 @@ class RowAccount:
         self._control = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
         self._files: list[RowFile] = []
         self._formats: Counter[RowFormat] = Counter()
-        self._num_rows = self._num_blank = self._num_trained = 0
+        self._num_rows = self._num_blank = self._num_kept = self._num_trained = 0
         self._problems: dict[str, Tally] = defaultdict(Tally)
         self._notes: dict[str, Tally] = defaultdict(Tally)
         self._lengths = array("q")  # of every row that renders, before it is fitted
@@ -82,18 +82,20 @@ class RowAccount:
         except RenderProblem as problem:
             self._problems[problem.code].add(place, str(problem))
             return
-        if (
-            token := max(chain(*(one.ids for one in examples)), default=0)
-        ) >= self._rules.vocab_size:
+        token = max(chain(*(one.ids for one in examples)), default=0)
+        if token >= self._rules.vocab_size:
             self._problems["unknown_token"].add(place, self._say_unknown(token))
             return
         self._note_oddities(place, row)
         for code, said in dict(chain(*(one.notes for one in examples))).items():
             self._notes[code].add(place, said)
         self._lengths.extend(len(one.ids) for one in examples)
-        fitted = self._fit(place, examples)
-        if fitted is not None:
-            self._keep(place, fitted)
+        # A preference's answers stay together; turns that are trained apart are rows of their own.
+        rows = [examples] if isinstance(row, Preference) else [(one,) for one in examples]
+        fitted = [self._fit(place, one) for one in rows]
+        for one in filter(None, fitted):
+            self._keep(place, one)
+        self._num_kept += any(fitted)
 
     def _say_unknown(self, token: int) -> str:
         text = self._tokenizer.decode([token], skip_special_tokens=False)
@@ -178,7 +180,8 @@ class RowAccount:
         return DataReport(
             files=tuple(file.describe() for file in self._files),
             rows=self._num_rows,
-            kept=len(answers) // count,
+            kept=self._num_kept,
+            examples=len(answers) // count,
             blank_lines=self._num_blank,
             problems=dict(self._problems),
             notes=dict(self._notes) | {code: tally for code, tally in same.items() if tally.count},

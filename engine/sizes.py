@@ -5,11 +5,12 @@ from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
-from .config import TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
+from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
 from .saved import saved_token_bytes, working_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
@@ -21,7 +22,6 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
-NUM_ACTIVATION_BUFFERS = 4  # boundary activations on their way: two down, two up
 _DEVICE_ALIGNMENT = 512
 
 
@@ -106,8 +106,8 @@ class Sizes:
 
     @property
     def boundary_bytes(self) -> int:
-        """All layer inputs of one step."""
-        return self.spec.num_layers * self.hidden_bytes
+        """All layer inputs of one step that backward comes back to."""
+        return (self.spec.num_layers - self.spec.first_backward_layer) * self.hidden_bytes
 
     @property
     def hidden_bytes(self) -> int:
@@ -129,9 +129,10 @@ class Sizes:
         config, spec = self.config, self.spec
         fp32_compute = config.compute_dtype == "float32"
         table = spec.vocab_size * spec.hidden_size
-        boundary = self.boundary_bytes
-        if placement.activation_tier == "host":
-            boundary = min(boundary, NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes)
+        away = [len(placement.parked(tier)) for tier in ("host", "nvme")]
+        boundary = self.boundary_bytes - sum(away) * self.hidden_bytes
+        roads = sum(count > 0 for count in away)
+        boundary += roads * NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes
         logits = config.loss_chunk_tokens * spec.vocab_size
         return {
             "slots": self._slots(placement),
@@ -157,7 +158,8 @@ class Sizes:
 
     def host_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes of host memory besides the device's, by purpose; whole pages."""
-        parked = self.boundary_bytes if placement.activation_tier == "host" else 0
+        parked = len(placement.parked("host")) * self.hidden_bytes
+        ring = NUM_PINNED_BUFFERS if placement.parked("nvme") else 0
         return {
             "staging": placement.num_staging * self.slot_bytes,
             "state": self._state(placement, "host", frozen=False),
@@ -165,7 +167,13 @@ class Sizes:
             "gradients": self._gradients(placement, on_device=False),
             "gradient_sums": self._gradient_sums(placement),
             "boundary_activations": round_up(parked, PAGE_BYTES),
+            "activation_ring": ring * round_up(self.microbatch_hidden_bytes, PAGE_BYTES),
         }
+
+    def scratch_bytes(self, placement: Placement) -> int:
+        """Bytes on the volumes for layer inputs: those of each microbatch take whole pages."""
+        pages = NUM_ANSWERS[self.config.objective] * self.config.batch_rows * PAGE_BYTES
+        return len(placement.parked("nvme")) * (round_up(self.hidden_bytes, PAGE_BYTES) + pages)
 
     def device(self, placement: Placement) -> int:
         """Bytes on the device."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headrace.storage import Fence
 
-from .activations import Activations, DeviceActivations, HostActivations
+from .activations import new_activations
 from .balance import step_balance
 from .data import Microbatch
 from .factors import Factors, Settled
@@ -49,7 +49,8 @@ class StepCompute(ForwardCompute):
         super().__init__(work, inputs.microbatches)
         self._mover = mover
         self._inputs = inputs
-        self._activations = self._new_activations()
+        shapes = [(*ids.shape, work.spec.hidden_size) for ids in self.ids]
+        self._activations = new_activations(work, shapes)
         self._kept: dict[int, tuple[Weights, list[LayerGraph]]] = {}
         self.balance = step_balance(work.spec.experts, inputs.microbatches, work.device)
         self._gradients = Gradients(work)
@@ -60,30 +61,17 @@ class StepCompute(ForwardCompute):
         self._first_backward_layer = work.spec.first_backward_layer
         self._layer_index = {layout.name: i for i, layout in enumerate(layers)}
 
-    def _new_activations(self) -> Activations:
-        work = self.work
-        if work.activation_slot is None:
-            return DeviceActivations()
-        shapes = [(*ids.shape, work.spec.hidden_size) for ids in self.ids]
-        return HostActivations(
-            work.activation_slot,
-            transfer=work.transfer,
-            device=work.device,
-            dtype=work.dtype,
-            shapes=shapes,
-        )
-
     def _forward(self, layout: RecordLayout, visit: Visit, slot: RingSlot | None) -> None:
         i = self._layer_index[layout.name]
-        if i < self._first_backward_layer:
-            super()._forward(layout, visit, slot)
-            return
-        if i in self.work.plan.keep_layers:
+        if i >= self._first_backward_layer and i in self.work.plan.keep_layers:
             self._forward_kept(i, layout, slot)
-            return
-        for m in self.chosen(visit):
-            self._activations.keep(i, m, self.hidden[m])
-        super()._forward(layout, visit, slot)
+        else:
+            super()._forward(layout, visit, slot)
+
+    def _enter(self, layout: RecordLayout, microbatch: int) -> None:
+        i = self._layer_index[layout.name]
+        if i >= self._first_backward_layer:
+            self._activations.keep(i, microbatch, self.hidden[microbatch])
 
     def _forward_kept(self, i: int, layout: RecordLayout, slot: RingSlot | None) -> None:
         """Forward with the graph kept for backward, over weights that outlive the slot."""

@@ -4,19 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .config import TrainConfig
+from .config import NUM_ANSWERS, TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier, keeps_grad_on_device
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
-from .packing import NUM_ANSWERS
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
 from .visits import Phase, Visit, visit_bytes
 
 SUM_BYTES = 4  # of an element of a gradient's sum
-# Memory traffic of an update into a second version over that of one in place, bf16 gradients: the
-# place that is written to is read first.
-_ASIDE = (3 * 12 + 2) / (2 * 12 + 2)
+FAR: tuple[Tier, ...] = ("host", "nvme")  # tiers from which layer inputs come back over a link
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
 
@@ -107,11 +104,12 @@ class StepModel:
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
         kept = set(placement.keep_layers)
-        parked = placement.activation_tier == "host"
+        waits = {layer: tier for tier in FAR for layer in placement.parked(tier)}
         found = []
         for visit in visits:
             layer = self.layer_of.get(visit.record)
             tier = placement.tiers[visit.record]
+            parked = None if layer is None else waits.get(layer)
             record = self.spec.records[visit.record]
             gradients = placement.keep_grads and not keeps_grad_on_device(
                 visit.record, placement.tiers, placement.grad_tier, placement.on_host
@@ -136,17 +134,15 @@ class StepModel:
         tier: Tier,
         *,
         kept: bool,
-        parked: bool,
+        parked: Tier | None,
         gradients: bool,
     ) -> VisitCost:
         if visit.on_host:
             return self._host_cost(visit, record)
         moved = visit_bytes(self.spec, self.config, visit, tier)
         up, down = self._summed_on_host(visit, record)
-        if parked and record.kind == "layer" and not kept:
-            hidden = self._hidden_bytes // self._parts(visit)
-            down += hidden if visit.action == "forward" else 0
-            up += hidden if visit.action == "backward" else 0
+        goes, comes = self._parked_bytes(visit, parked)
+        up, down = up + comes, down + goes
         if gradients and self._place(visit).last:
             down += self._finished_bytes(visit, record)
             if visit.pending or (visit.action == "update" and visit.phase == "optimizer"):
@@ -154,6 +150,8 @@ class StepModel:
         compute = self._compute(visit, record, kept=kept) + self.rates.visit_seconds
         h2d, d2h = moved.get("h2d", 0), moved.get("d2h", 0)
         read, written = moved.get("nvme_read", 0), moved.get("nvme_write", 0)
+        if parked == "nvme":
+            read, written = read + comes, written + goes
         if self.config.device == "cpu":  # these copies are made by the thread that computes
             compute += up / self.rates.h2d + down / self.rates.d2h
             costs: Costs = (read, h2d, compute, d2h, written)
@@ -165,9 +163,10 @@ class StepModel:
 
     def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
         """An update by the processor. Where it computes as well, that waits meanwhile."""
-        seconds = self._per_element("host_update", record.num_elements)
-        if visit.phase == "backward":
-            seconds *= _ASIDE
+        aside = visit.phase == "backward"
+        seconds = self._per_element(
+            "host_update_aside" if aside else "host_update", record.num_elements
+        )
         up = visit_bytes(self.spec, self.config, visit, "host")["h2d"]  # renews cached weights
         alone = self.config.device == "cpu"
         return VisitCost(
@@ -184,6 +183,14 @@ class StepModel:
     def _parts(self, visit: Visit) -> int:
         """By how much less than a step a visit to one microbatch computes."""
         return 1 if visit.microbatch is None else self.load.microbatches
+
+    def _parked_bytes(self, visit: Visit, parked: Tier | None) -> tuple[int, int]:
+        """Bytes of the layer's input that go away in forward, and come back in backward."""
+        hidden = 0 if parked is None else self._hidden_bytes // self._parts(visit)
+        return (
+            hidden if visit.action == "forward" else 0,
+            hidden if visit.action == "backward" else 0,
+        )
 
     def _summed_on_host(self, visit: Visit, record: RecordLayout) -> tuple[int, int]:
         """Bytes up and down of a layer's gradient so far, where microbatches come one by one."""

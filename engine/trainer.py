@@ -21,6 +21,7 @@ from .optimizer import AdamScalars
 from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .reference import with_reference
+from .rehearsal import rehearse
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_losses import open_row_losses
 from .row_order import num_steps
@@ -85,6 +86,10 @@ class Trainer:
                 self.work, self.mover, self.state, data=self.data, eval_data=self.eval_data,
                 total_steps=self.total_steps, emit=self.emit, poll=poll,
             )  # fmt: skip
+
+    def rehearse(self) -> None:
+        """Before the first step: see that the largest one finds what it needs."""
+        rehearse(self.work, self.mover, self.data, self.total_steps, self.emit)
 
     def run(self, poll: Poll) -> StopReason | None:
         """Train until the last step or until `poll` asks to stop; the end is committed."""

@@ -31,7 +31,9 @@ from .homes import keeps_grad_on_device, versions_at_home
 from .host_home import HostHome
 from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
+from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .plan import Plan
+from .scratch_activations import ScratchRoad
 from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes, sum_bytes
 from .staging import StagingPool
 from .state import (
@@ -149,6 +151,7 @@ class Workspace:
             compile_update(self.config.state_format, self.dtype, aside=aside)
         parked = plan.host_bytes["boundary_activations"]
         self.activation_slot = self.arena.carve(parked) if parked else None
+        self.scratch_road = self._open_scratch() if plan.scratch_bytes else None
         self.module = LayerModule(
             spec, device=self.device, dtype=self.dtype, compile=self.config.compile
         )
@@ -161,6 +164,20 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
         self.layer_weights = self._empty((converted,), self.dtype)
+
+    def _open_scratch(self) -> ScratchRoad:
+        """The way to NVMe of layer inputs. NoSpace where the volumes have too little."""
+        plan, sizes = self.plan, self.plan.basis.sizes
+        scratch = self._stack.enter_context(self.store.open_scratch(plan.scratch_bytes))
+        room = (sizes.microbatch_hidden_bytes // self.dtype.itemsize,)
+        pinned = plan.host_bytes["activation_ring"] // NUM_PINNED_BUFFERS
+        road = ScratchRoad(
+            scratch,
+            transfer=self.transfer,
+            rooms=[self._empty(room, self.dtype) for _ in range(NUM_ACTIVATION_BUFFERS)],
+            ring=[self.arena.carve(pinned) for _ in range(NUM_PINNED_BUFFERS)],
+        )
+        return self.closing(road)
 
     def _allocate_gradients(self, slab: DeviceSlab) -> None:
         """Where gradients pass through, and wait."""
@@ -249,7 +266,7 @@ class Workspace:
         self.residents = {}
         self.cached = {}
         self.resident_grads = {}
-        self.activation_slot = None
+        self.activation_slot = self.scratch_road = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what comes next will ask for other sizes
 

@@ -29,6 +29,7 @@ from .job_state import held_bytes
 from .jobs import JobRecord
 from .journal import Journal
 from .lockfile import LockFile, LockHeld
+from .method import kind_of, method_of
 from .model_names import find_model, unknown_model
 from .preparation import PrepareRequest
 from .prepare_loop import PrepareLoop
@@ -230,7 +231,7 @@ class Daemon:
         return Path(require_rows(self.journal, body[param], param).path)
 
     def _prepare_request(self, job: JobRecord) -> PrepareRequest:
-        settled = {"supervised": {"hyperparameters": job.hyperparameters}}
+        settled = method_of(kind_of(job.request), job.hyperparameters)
         body = {**job.request, "method": settled, "seed": job.seed}
         return prepare_request(
             body,

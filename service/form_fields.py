@@ -15,8 +15,8 @@ Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"
 # Placed by hand in the form, deprecated, or for programs.
 ELSEWHERE = frozenset(
     {"model", "training_file", "validation_file", "suffix", "method", "hyperparameters", "dry_run"}
-    | {"integrations"}
 )
+DPO = "method.dpo.hyperparameters"
 COMMON = (
     "n_epochs",
     "batch_size",
@@ -28,6 +28,9 @@ COMMON = (
     "adapter.type",
 )
 LABELS: Mapping[str, tuple[str, str]] = {
+    "type": ("Method", "on answers (supervised), or on preferences (dpo)"),
+    "beta": ("Beta", "of dpo: with more, nearer to the model before; 0.1"),
+    "label_smoothing": ("Label smoothing", "of dpo: share of preferences that may be wrong"),
     "n_epochs": ("Epochs", "how often every row is seen"),
     "batch_size": ("Batch", "rows in a step"),
     "learning_rate": ("Learning rate", "1e-5 is a careful start"),
@@ -35,6 +38,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "max_steps": ("Steps at most", "ends before the epochs do"),
     "max_seq_len": ("Longest row", "in tokens"),
     "eval_every": ("Evaluate every", "so many steps; wants validation rows"),
+    "rehearsal": ("Rehearsal", "the largest step before the first, unless it comes soon"),
     "row_losses": ("Losses of rows", "find rows that stand out; on unless told otherwise"),
     "sample_prompts": ("Sample prompts", "JSON list of texts that the model goes on from"),
     "sample_rows": ("Sample rows", "validation rows whose answers the model writes itself"),
@@ -72,7 +76,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "commit_every": ("Commit every", "so many steps"),
     "keep_commits": ("Commits kept", "besides the live one"),
     "durability": ("Durability", 'step, none, or JSON such as {"minutes": 10}'),
-    "export": ("Export", 'JSON such as [{"dtype": "bfloat16"}]'),
+    "export": ("Export", 'JSON such as [{"format": "gguf", "dtype": "q8_0"}]'),
     "dataset.columns": ("Columns", 'JSON such as {"prompt": "question"}'),
     "resume_from": ("Resume from", "a checkpoint, or a job that has ended"),
     "limits.max_hours": ("Run at most", "hours, then the job pauses"),
@@ -87,6 +91,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "adapter.target_modules": ("Adapted projections", "all-linear, an expression, or a JSON list"),
     "adapter.base": ("Frozen weights as", "of qlora"),
     "freeze": ("Frozen parameters", 'JSON list of patterns, such as ["*.mlp.*"]'),
+    "integrations": ("Trackers", 'JSON such as [{"type": "tensorboard"}]'),
     "metadata": ("Metadata", "JSON: words of your own"),
 }
 
@@ -104,13 +109,16 @@ class Field:
     @property
     def id(self) -> str:
         """The id of the input."""
-        return "f-" + self.path.rsplit(f"{HYPERPARAMETERS}.", 1)[-1].replace(".", "-")
+        own = self.path.removeprefix(f"{HYPERPARAMETERS}.").removeprefix(f"{DPO}.")
+        return "f-" + own.replace(".", "-")
 
 
 def common_fields() -> list[Field]:
-    """The hyperparameters that most people look for first."""
+    """The method, and the hyperparameters that most people look for first."""
+    schema = CreateJob.model_json_schema()
+    method = _fields(schema, schema["$defs"]["Method"], "type", prefix="method.")
     found = {name: field for name, field in _hyperparameters()}
-    return [found[name] for name in COMMON]
+    return [*(field for _, field in method), *(found[name] for name in COMMON)]
 
 
 def other_fields() -> list[Field]:
@@ -130,6 +138,9 @@ def _hyperparameters() -> Iterator[tuple[str, Field]]:
     inner = schema["$defs"]["Hyperparameters"]
     for name in inner["properties"]:
         yield from _fields(schema, inner, name, prefix=f"{HYPERPARAMETERS}.")
+    preferences = schema["$defs"]["DpoHyperparameters"]
+    for name in (one for one in preferences["properties"] if one not in inner["properties"]):
+        yield from _fields(schema, preferences, name, prefix=f"{DPO}.")
 
 
 def _fields(

@@ -4,13 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.engine import ModelSpec
+from headrace.engine import ModelSpec, Objective
 
 from .errors import ApiError
 from .strict import HYPERPARAMETERS
 
 BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
 BASE_ADAPTER_RATE = 2e-4  # likewise, where adapters are trained
+DPO_RATE_SHARE = 0.1  # of both, on preferences: the weights should stay near those before
+AUTO_BETA = 0.1
 AUTO_RANK = 16
 MAX_AUTO_STEPS = 10_000
 MAX_AUTO_EPOCHS = 3
@@ -19,22 +21,25 @@ MIN_AUTO_STEPS_PER_EPOCH = 50
 MAX_AUTO_MICROBATCH_ROWS = 4
 
 
-def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> dict[str, Any]:
+def settle(
+    asked: Mapping[str, Any], kind: Objective = "supervised", *, num_rows: int, max_positions: int
+) -> dict[str, Any]:
     """Hyperparameters with every "auto" replaced. Settling what is settled changes nothing.
 
     batch_size: up to 8 rows, as long as an epoch keeps 50 steps. n_epochs: 3, fewer where that
-    would pass 10,000 steps. learning_rate: the multiplier times 1e-5, of adapters times 2e-4.
-    max_seq_len: what the model can do. gradient_accumulation_steps: microbatches of up to 4 rows.
-    packing: on, in microbatches of as many tokens as so many of the longest rows take, once the
-    rows are known. router_aux_loss_coef: None, as the model's config says. adapter: rank 16, alpha
-    twice the rank, on every projection; the base of qlora is nf4.
+    would pass 10,000 steps. learning_rate: the multiplier times 1e-5, of adapters times 2e-4, of
+    dpo a tenth of these. beta: 0.1. max_seq_len: what the model can do.
+    gradient_accumulation_steps: microbatches of up to 4 rows. packing: on, in microbatches of as
+    many tokens as so many of the longest rows take, once the rows are known. router_aux_loss_coef:
+    None, as the model's config says. adapter: rank 16, alpha twice the rank, on every projection;
+    the base of qlora is nf4.
     """
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
     )
     steps_per_epoch = math.ceil(num_rows / batch)
     auto_epochs = max(1, min(MAX_AUTO_EPOCHS, MAX_AUTO_STEPS // steps_per_epoch))
-    rate, multiplier = learning_rate(asked)
+    rate, multiplier = learning_rate(asked, kind)
     auto_accumulation = math.ceil(batch / MAX_AUTO_MICROBATCH_ROWS)
     return {
         "n_epochs": asked.get("n_epochs") or auto_epochs,
@@ -58,7 +63,8 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "train_on": asked.get("train_on") or "assistant",
         "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
-        "row_losses": asked.get("row_losses") is not False,
+        "rehearsal": asked.get("rehearsal") or "auto",
+        "row_losses": kind == "supervised" and asked.get("row_losses") is not False,
         "sample_prompts": asked.get("sample_prompts"),
         "sample_rows": asked.get("sample_rows") or 0,
         "sample_tokens": asked.get("sample_tokens") or 64,
@@ -72,6 +78,17 @@ def settle(asked: Mapping[str, Any], *, num_rows: int, max_positions: int) -> di
         "optimizer": asked.get("optimizer") or "adamw",
         "adapter": _settle_adapter(asked.get("adapter")),
         "freeze": asked.get("freeze"),
+        **_settle_dpo(asked, kind),
+    }
+
+
+def _settle_dpo(asked: Mapping[str, Any], kind: Objective) -> dict[str, Any]:
+    """What preferences take besides."""
+    if kind != "dpo":
+        return {}
+    return {
+        "beta": asked.get("beta") or AUTO_BETA,
+        "label_smoothing": asked.get("label_smoothing") or 0.0,
     }
 
 
@@ -90,15 +107,21 @@ def _settle_adapter(asked: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def method_values(settled: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of TrainConfig that say what is trained."""
+def method_values(settled: Mapping[str, Any], kind: Objective) -> dict[str, Any]:
+    """The fields of TrainConfig that say what is trained, and on what."""
     adapter = settled.get("adapter")  # jobs from before there was a choice have none
-    freeze = {"freeze": settled.get("freeze") or []}
+    values: dict[str, Any] = {"freeze": settled.get("freeze") or []}
+    if kind == "dpo":
+        values |= {
+            "objective": kind,
+            "dpo_beta": settled["beta"],
+            "dpo_label_smoothing": settled["label_smoothing"],
+        }
     if adapter is None:
-        return freeze
+        return values
     targets = adapter["target_modules"]
     return {
-        **freeze,
+        **values,
         "method": "lora",
         "lora_rank": adapter["rank"],
         "lora_alpha": adapter["alpha"],
@@ -108,10 +131,12 @@ def method_values(settled: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def learning_rate(asked: Mapping[str, Any]) -> tuple[float, float]:
+def learning_rate(asked: Mapping[str, Any], kind: Objective) -> tuple[float, float]:
     """The rate and the multiplier that gives it. ApiError when both were asked and disagree."""
     rate, multiplier = asked.get("learning_rate"), asked.get("learning_rate_multiplier")
     base = BASE_ADAPTER_RATE if asked.get("adapter") else BASE_LEARNING_RATE
+    if kind == "dpo":
+        base = float(f"{DPO_RATE_SHARE * base:.12g}")
     if rate is None:
         multiplier = multiplier or 1.0
         return multiplier * base, multiplier
@@ -127,8 +152,12 @@ def learning_rate(asked: Mapping[str, Any]) -> tuple[float, float]:
     return rate, multiplier
 
 
-def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bool) -> None:
+def check_asked(
+    asked: Mapping[str, Any], kind: Objective, spec: ModelSpec, *, has_validation: bool
+) -> None:
     """Refuse, as ApiError, what this model or this request cannot do."""
+    if kind == "dpo":
+        _check_of_preferences(asked)
     longest = asked.get("max_seq_len")
     if longest and longest > spec.max_positions:
         raise refuse(
@@ -150,6 +179,14 @@ def check_asked(asked: Mapping[str, Any], spec: ModelSpec, *, has_validation: bo
         raise refuse("freeze and adapter do not go together: adapters freeze it all.", "freeze")
     if asked.get("keep_best") and not asked.get("checkpoint_every"):
         raise refuse("keep_best is of checkpoints; give checkpoint_every too.", "keep_best")
+
+
+def _check_of_preferences(asked: Mapping[str, Any]) -> None:
+    part = asked.get("train_on")
+    if part in ("all", "each_assistant"):
+        raise refuse(f"train_on is {part}; of preferences both answers are trained.", "train_on")
+    if asked.get("row_losses"):
+        raise refuse("row_losses are of rows with one answer, not of preferences.", "row_losses")
 
 
 def refuse(message: str, name: str) -> ApiError:

@@ -8,10 +8,12 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.engine import (
+    NUM_ANSWERS,
     CannotFit,
     JobSize,
     ModelError,
@@ -29,11 +31,19 @@ from headrace.engine import (
 
 from .errors import ApiError
 from .hyperparameters import check_asked, method_values, settle
+from .method import kind_of, method_of, settings_of, speaking_of
 from .preparation import PrepareRequest
-from .run_settings import checkpoint_values, free_values, sample_values, shown_settings
+from .run_settings import (
+    asked_exports,
+    checkpoint_values,
+    free_values,
+    shown_settings,
+    told_values,
+)
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
+from .tracking import check_integrations
 
 # What a create body calls the settings of a run.
 _ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
@@ -71,26 +81,33 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
 
     Looks at the files for a few seconds at most; call it in a thread.
     """
+    with speaking_of(kind_of(body)):
+        return _resolve(body, sources, site)
+
+
+def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJob:
+    kind = kind_of(body)
     spec = read_spec(sources.model_dir, str(body["model"]))
+    look = partial(survey_file, kind=kind, columns=columns_of(body))
     name = sources.training_name or sources.training_file.name
-    columns = columns_of(body)
-    survey = survey_file(sources.training_file, param="training_file", name=name, columns=columns)
+    survey = look(sources.training_file, param="training_file", name=name)
     longest = survey.longest_tokens
     if sources.validation_file:
         name = sources.validation_name or sources.validation_file.name
-        other = survey_file(
-            sources.validation_file, param="validation_file", name=name, columns=columns
-        )
+        other = look(sources.validation_file, param="validation_file", name=name)
         longest = max(longest, other.longest_tokens)
-    asked = body["method"]["supervised"]["hyperparameters"]
-    check_asked(asked, spec, has_validation=sources.validation_file is not None)
+    asked = settings_of(body)
+    check_asked(asked, kind, spec, has_validation=sources.validation_file is not None)
     check_export(body, asked)
-    hyperparameters = settle(asked, num_rows=survey.num_rows, max_positions=spec.max_positions)
+    check_integrations(body)
+    hyperparameters = settle(
+        asked, kind, num_rows=survey.num_rows, max_positions=spec.max_positions
+    )
     seed = body["seed"] if body.get("seed") is not None else secrets.randbelow(2**31)
     values = train_values(body, hyperparameters, seed=seed, site=site)
-    longest = min(longest, hyperparameters["max_seq_len"])
+    longest = min(longest, NUM_ANSWERS[kind] * hyperparameters["max_seq_len"])
     return ResolvedJob(
-        method={"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
+        method=method_of(kind, hyperparameters),
         hyperparameters=hyperparameters,
         seed=seed,
         train_config_values=values,
@@ -108,7 +125,7 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
 
 def check_export(body: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """ApiError for adapters that are to be exported and not trained."""
-    (export,) = body.get("export") or [{}]
+    export, _ = asked_exports(body)
     if export.get("format") == "adapter" and not asked.get("adapter"):
         message = "export is of adapters, and the job trains none; give adapter, or format hf."
         raise ApiError(400, message, param="export", code="invalid_value")
@@ -148,10 +165,10 @@ def train_values(
         "max_steps": settled["max_steps"],
         "loss_chunk_tokens": settled["loss_chunk"],
         "router_aux_loss_coef": settled.get("router_aux_loss_coef"),  # likewise
-        **method_values(settled),
+        **method_values(settled, kind_of(body)),
         "deterministic": True if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
-        **sample_values(settled),
+        **told_values(settled),
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
@@ -229,6 +246,8 @@ def what_fits(
     """The field to blame where it is one, and the nearest values that would fit, each by itself, by
     the names of a create body."""
     nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
+    if "longest_row_tokens" in nearest:  # a row has all its answers, each of them up to a length
+        nearest["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
     found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
     hint = f"What would fit, each by itself: {', '.join(found)}." if found else None
     return "strategy" if "strategy" in nearest else None, hint
@@ -257,7 +276,7 @@ def prepare_request(
     after_seq: int = 0,
 ) -> PrepareRequest:
     """What the prepare child is asked for a job whose body holds settled hyperparameters."""
-    settled = body["method"]["supervised"]["hyperparameters"]
+    settled = settings_of(body)
     return PrepareRequest(
         job_dir=str(job_dir),
         cache_dir=str(cache_dir),

@@ -13,11 +13,12 @@ from .errors import ApiError
 from .job_state import has_state, spec_of
 from .jobs import JobRecord
 from .journal import Journal
+from .method import kind_of, method_of, settings_of
 from .model_names import find_model
-from .run_settings import PLACEMENT, checkpoint_values, free_values, shown_settings
+from .run_settings import PLACEMENT, checkpoint_values, free_values, shown_settings, told_values
 from .settings import Settings
 
-FREE = ("priority", "limits", "metadata", "suffix", "export", *PLACEMENT,
+FREE = ("priority", "limits", "metadata", "suffix", "export", "integrations", *PLACEMENT,
         "commit_every", "durability", "keep_commits")  # fmt: skip
 FREE_HYPERPARAMETERS = (
     "eval_every",
@@ -25,6 +26,14 @@ FREE_HYPERPARAMETERS = (
     "checkpoint_every",
     "keep_last",
     "keep_best",
+    "rehearsal",
+    "row_losses",
+    "sample_prompts",
+    "sample_rows",
+    "sample_tokens",
+    "sample_prompt_tokens",
+    "sample_temperature",
+    "sample_seed",
 )
 
 
@@ -68,7 +77,8 @@ def follow(
 
 def continued_spec(job: JobRecord, old_spec: Mapping[str, Any]) -> dict[str, Any]:
     """The TrainConfig of a job that goes on with another's state, from that one's."""
-    free = {**free_values(job.request), **checkpoint_values(job.hyperparameters)}
+    settled = job.hyperparameters
+    free = {**free_values(job.request), **checkpoint_values(settled), **told_values(settled)}
     return {**old_spec, **free, **_placement(job.request)}
 
 
@@ -93,7 +103,7 @@ def _go_on(
             code="settings_differ",
             hint="To go on otherwise, start from one of its checkpoints.",
         )
-    asked = body["method"]["supervised"]["hyperparameters"]
+    asked = settings_of(body)
     free = {name: asked[name] for name in FREE_HYPERPARAMETERS if name in asked}
     hyperparameters = {**old.hyperparameters, **free}
     kept = {name: value for name, value in old.request.items() if name not in FREE}
@@ -103,7 +113,7 @@ def _go_on(
     return Continuation(
         body=request,
         state_name=old.state_name,
-        method={"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
+        method=method_of(kind_of(old.request), hyperparameters),
         hyperparameters=hyperparameters,
         seed=old.seed,
         plan=old.engine.get("plan") or {},
@@ -121,8 +131,12 @@ def _differences(body: Mapping[str, Any], old: JobRecord, spec: Mapping[str, Any
     }
     had = {**spec, **old.request, **record}
     asked = {name: value for name, value in body.items() if name not in FREE}
-    asked |= asked.pop("method")["supervised"]["hyperparameters"]
+    del asked["method"]
+    asked |= settings_of(body)
     had |= old.hyperparameters
+    here, there = kind_of(body), kind_of(old.request)
+    if here != there and (settings_of(body) or here != "supervised"):  # else none was named
+        yield f"method is {there!r} there, {here!r} here"
     for name, value in asked.items():
         if name not in ("resume_from", *FREE_HYPERPARAMETERS) and had.get(name) != value:
             yield f"{name} is {had.get(name)!r} there, {value!r} here"

@@ -15,6 +15,7 @@ from .job_state import spec_of
 from .jobs import IllegalMove, JobRecord
 from .journal import Journal
 from .json_file import read_json, write_json
+from .method import kind_of, method_of
 from .origin import continued_spec
 from .preparation import PrepareRequest
 from .preparer import Preparer, accept, refusal_of
@@ -135,7 +136,7 @@ class PrepareLoop:
             "gradient_accumulation_steps": accumulation,
             "microbatch_tokens": spec["microbatch_tokens"],
         }
-        method = {"type": "supervised", "supervised": {"hyperparameters": settled}}
+        method = method_of(kind_of(job.request), settled)
         self._journal.set_fields(job.id, hyperparameters=settled, method=method, phase=None)
         if job.status == "validating_files":
             self._journal.move(job.id, "queued")

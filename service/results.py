@@ -27,8 +27,14 @@ COLUMNS = (
     "num_trained_tokens",
     "step_seconds",
 )
+REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")
+REWARD_COLUMNS = (*REWARDS, *(f"valid_{name}" for name in REWARDS))  # of jobs on preferences
 RENAMED = {"loss": "train_loss", "token_accuracy": "train_accuracy"}
-EVAL_NAMES = {"eval_loss": "valid_loss", "eval_token_accuracy": "valid_mean_token_accuracy"}
+EVAL_NAMES = {
+    "eval_loss": "valid_loss",
+    "eval_token_accuracy": "valid_mean_token_accuracy",
+    **{f"eval_{name}": f"valid_{name}" for name in REWARDS},
+}
 
 
 def model_name(job: JobRecord) -> str:
@@ -68,10 +74,12 @@ def write_result_file(job_id: str, log: Path, files_dir: Path) -> FileRecord:
     """
     file_id = f"file-{job_id.removeprefix('ftjob-')}"
     path = files_dir / file_id
+    rows = list(_rows(log))
+    rewards = REWARD_COLUMNS if any("reward_margin" in row for row in rows) else ()
     with write_whole(path) as file:
-        table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        table = csv.DictWriter(file, (*COLUMNS, *rewards), extrasaction="ignore")
         table.writeheader()
-        table.writerows(_rows(log))
+        table.writerows(rows)
     content = path.read_bytes()
     return FileRecord(
         id=file_id,

@@ -20,14 +20,22 @@ from .job_parts import (
     EarlyStopping,
     Every,
     Export,
+    Integration,
     Limits,
     check_durability,
+    check_exports,
 )
+from .method import method_of, speaking_of
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
 
 STRATEGY = (
     "A published system's way to place state and order work, where the rest of the request leaves "
     "it open. It changes no bit of the result. auto: the placement with the shortest predicted step"
+)
+HOST_BYTES = (
+    "Host memory at most. What does not fit beside the device waits on the volumes: state between "
+    "steps and, where they must, inputs of layers until their backward pass. The plan counts both "
+    "in the room demanded and in what is written."
 )
 NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
 Key = Annotated[Text, StringConstraints(max_length=64)]
@@ -62,9 +70,10 @@ class Hyperparameters(Strict):
     max_steps: Count | None = None
     max_seq_len: Count | None = None
     overlong: Literal["error", "drop", "truncate_left", "truncate_right"] | None = None
-    train_on: Literal["assistant", "last_assistant", "all"] | None = None
+    train_on: Literal["assistant", "last_assistant", "each_assistant", "all"] | None = None
     loss_chunk: Count | None = None
     eval_every: Count | None = None
+    rehearsal: Literal["on", "off"] | None = None
     row_losses: bool | None = None
     sample_prompts: Annotated[list[Name], Field(min_length=1, max_length=16)] | None = None
     sample_rows: Annotated[int, Field(ge=0, le=16)] | None = None
@@ -81,6 +90,15 @@ class Hyperparameters(Strict):
     freeze: Annotated[list[Name], Field(min_length=1)] | None = None
 
 
+class DpoHyperparameters(Hyperparameters):
+    """Those of supervised training, and what preferences take besides. Rows are preferences."""
+
+    path = "method.dpo.hyperparameters"
+
+    beta: Annotated[float, Field(gt=0, le=2)] | None = None
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] | None = None
+
+
 class Supervised(Strict):
     """The settings of the supervised method."""
 
@@ -89,22 +107,43 @@ class Supervised(Strict):
     hyperparameters: Hyperparameters = Hyperparameters()
 
 
+class Dpo(Strict):
+    """The settings of direct preference optimization."""
+
+    path = "method.dpo"
+
+    hyperparameters: DpoHyperparameters = DpoHyperparameters()
+
+
 class Method(Strict):
-    """How to train. `supervised` is the one method there is."""
+    """How to train: on answers, or on preferences between two of them."""
 
     path = "method"
 
-    type: Literal["supervised"] = "supervised"
+    type: Literal["supervised", "dpo"] = "supervised"
     supervised: Supervised = Supervised()
+    dpo: Dpo = Dpo()
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """Those of its type."""
+        return self.dpo.hyperparameters if self.type == "dpo" else self.supervised.hyperparameters
 
     @validator(mode="wrap")
     @classmethod
     def _refuse_other_methods(cls, values: Any, validate: Any) -> Self:
-        kind = values.get("type", "supervised") if isinstance(values, dict) else "supervised"
-        if kind != "supervised":
-            message = f"method.type {kind!r} is not supported; wanted 'supervised'."
+        if not isinstance(values, dict):
+            return validate(values)  # type: ignore[no-any-return]
+        kind = values.get("type", "supervised")
+        if kind not in ("supervised", "dpo"):
+            message = f"method.type {kind!r:.80} is not supported; wanted 'supervised' or 'dpo'."
             raise ApiError(400, message, param="method.type", code="unsupported_method")
-        return validate(values)  # type: ignore[no-any-return]
+        other = "supervised" if kind == "dpo" else "dpo"
+        if values.get(other) is not None:
+            message = f"method.{other} is given, but method.type is {kind!r}; give one method."
+            raise ApiError(400, message, param=f"method.{other}", code="invalid_value")
+        with speaking_of(kind):
+            return validate(values)  # type: ignore[no-any-return]
 
 
 class LegacyHyperparameters(Hyperparameters):
@@ -136,14 +175,14 @@ class CreateJob(Strict):
     suffix: Suffix | None = None
     seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
-    integrations: Annotated[list[Any], Field(max_length=0)] | None = None
+    integrations: Annotated[list[Integration], Field(max_length=1)] | None = None
     method: Method | None = None
     hyperparameters: LegacyHyperparameters | None = None
 
     dry_run: bool = False
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     device_bytes: Bytes | None = None
-    host_bytes: Bytes | None = None
+    host_bytes: Annotated[Bytes, Field(description=HOST_BYTES)] | None = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
     state_format: Literal["exact", "q8", "economy", "sr_bf16", "sr_q8"] | None = None
     deterministic: bool | None = None
@@ -154,32 +193,33 @@ class CreateJob(Strict):
     ] = None
     keep_commits: Annotated[int, Field(ge=0, le=16)] | None = None
     limits: Limits | None = None
-    export: Annotated[list[Export], Field(min_length=1, max_length=1)] | None = None
+    export: Annotated[list[Export], Field(min_length=1, max_length=2)] | None = None
     resume_from: Name | None = None
     dataset: Dataset | None = None
 
     @validator(mode="after")
     def _agree(self) -> Self:
         old, new = self.hyperparameters, self.method
-        if old and new and old.given() != new.supervised.hyperparameters.given():
+        if old and new and old.given() != new.hyperparameters.given():
             raise ApiError(
                 400,
-                "hyperparameters and method.supervised.hyperparameters differ; give the latter.",
+                f"hyperparameters and method.{new.type}.hyperparameters differ; give the latter.",
                 param="hyperparameters",
                 code="conflicting_hyperparameters",
             )
         if self.commit_every is not None and self.durability is not None:
             message = "commit_every and durability say the same; give one of them."
             raise ApiError(400, message, param="commit_every", code="invalid_value")
+        check_exports(self.export)
         return self
 
     def body(self) -> dict[str, Any]:
         """The request with what was given, and the old form of hyperparameters folded in."""
         values = self.given()
         old = values.pop("hyperparameters", None)
-        hyperparameters = values.get("method", {}).get("supervised", {}).get("hyperparameters", old)
-        supervised = {"hyperparameters": hyperparameters or {}}
-        return values | {"method": {"type": "supervised", "supervised": supervised}}
+        kind = self.method.type if self.method else "supervised"
+        given = values.get("method", {}).get(kind, {}).get("hyperparameters", old)
+        return values | {"method": method_of(kind, given or {})}
 
 
 def parse_create(body: Any) -> CreateJob:

@@ -24,8 +24,15 @@ STEP_COLUMNS = (
     "commit_seconds",
     "stall_read_seconds",
     "stall_write_seconds",
+    "reward_margin",
+    "reward_accuracy",
 )
-EVAL_COLUMNS = ("valid_loss", "valid_mean_token_accuracy")
+EVAL_COLUMNS = (
+    "valid_loss",
+    "valid_mean_token_accuracy",
+    "valid_reward_margin",
+    "valid_reward_accuracy",
+)
 BY_TYPE = "INDEXED BY events_step"  # SQLite would rather walk a job's every event in order
 NUMBERS = ("commit", "metrics")  # types of events that are told as numbers, once a step
 

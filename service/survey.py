@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.engine import DataProblem, RowFile, check_rows
+from headrace.engine import DataProblem, Objective, RowFile, check_rows
 
 from .errors import ApiError
 
@@ -24,16 +24,22 @@ class Survey:
 
     @property
     def longest_tokens(self) -> int:
-        """A guess at the tokens of the longest row, rather low than high."""
+        """A guess at the tokens of the longest row, all its answers, rather low than high."""
         return max(1, self.longest_bytes // BYTES_PER_TOKEN)
 
 
 def survey_file(
-    path: Path, *, param: str, name: str, columns: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    param: str,
+    name: str,
+    kind: Objective = "supervised",
+    columns: Mapping[str, str] | None = None,
 ) -> Survey:
-    """Look at the file for a second or two. ApiError with line numbers for rows of no use."""
+    """Look at the file for a second or two. ApiError with line numbers for rows of no use to a
+    method of that kind."""
     try:
-        problems = check_rows(path, limit_seconds=SECONDS, columns=columns).problems
+        problems = check_rows(path, limit_seconds=SECONDS, objective=kind, columns=columns).problems
         found = count_rows(path, limit_seconds=SECONDS)
     except DataProblem as e:
         said = str(e).replace(path.name, name)

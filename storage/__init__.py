@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .memory import MemoryStatus, memory_status
     from .pool import HostArena
     from .rates import Calibration, read_calibration
+    from .scratch import Scratch
     from .slab import DeviceSlab, DeviceSlot
     from .slot import HostSlot
     from .space import VolumeRoom, fit_store, measure_rooms
@@ -66,6 +67,7 @@ _HOMES = {
     "Calibration": "rates",
     "calibrate_volume": "calibrate",
     "read_calibration": "rates",
+    "Scratch": "scratch",
     "DeviceSlab": "slab",
     "DeviceSlot": "slab",
     "HostArena": "pool",
@@ -123,6 +125,7 @@ __all__ = [
     "NotCommitted",
     "PAGE_BYTES",
     "RecordSpec",
+    "Scratch",
     "StorageStatus",
     "StoreError",
     "StoreReport",

@@ -11,9 +11,11 @@ from .config import VolumeConfig
 from .errors import Misuse, StoreError
 from .files import (
     DATA_NAME,
+    SCRATCH_NAME,
     check_header,
     create_files,
     new_manifests,
+    open_nameless,
     read_manifests,
     remove_store,
     store_directories,
@@ -27,6 +29,7 @@ from .lock import StoreLock
 from .manifest import Manifest
 from .operation import Drive, Target
 from .rates import known_rate
+from .space import check_space, measure_rooms
 from .stats import LinkMeter, StoreStats
 from .throttle import Throttle
 from .volume import OpenVolume, Volume, VolumeStatus, probe_volume
@@ -64,6 +67,8 @@ class DriveSet:
         self.links = {link: LinkMeter() for link in LINKS}
         self._lock = lock
         self._statuses = statuses
+        self._volumes = volumes
+        self._open_volume = options.open_volume
         self._known_rates = [known_rate(volume) for volume in volumes]
         self._spans = [Spans.of(record) for record in self.layout.records]
         self.drives = [
@@ -83,6 +88,23 @@ class DriveSet:
             spans=self._spans[index],
             extent=self.layout.extents[index][extent_index],
         )
+
+    def scratch_drives(self, layout: Layout, *, reserve_bytes: int | None) -> list[Drive]:
+        """Reserve a file of scratch on each volume, served by the same threads. NoSpace."""
+        check_space(measure_rooms(self._volumes, reserve_bytes=reserve_bytes), layout.file_bytes)
+        found: list[Drive] = []
+        try:
+            for drive, status, size in zip(
+                self.drives, self._statuses, layout.file_bytes, strict=True
+            ):
+                path = Path(status.path) / self.manifest.name / SCRATCH_NAME
+                file = open_nameless(path, size, status, self._open_volume)
+                found.append(Drive(volume=file, queue=drive.queue))
+        except BaseException:
+            for drive in found:
+                drive.volume.close()
+            raise
+        return found
 
     def stats(self) -> StoreStats:
         """What was moved since the files were opened."""

@@ -18,6 +18,7 @@ from .volume import OpenVolume, Volume, VolumeStatus, page_buffer
 
 DATA_NAME = "data.bin"
 MANIFEST_NAME = "manifest.json"
+SCRATCH_NAME = "scratch.bin"
 _HALF_MANIFEST_NAME = "manifest.json.new"
 
 
@@ -127,6 +128,21 @@ def check_header(volume: Volume, directory: Path, manifest: Manifest) -> None:
         )
 
 
+def open_nameless(
+    path: Path, num_bytes: int, status: VolumeStatus, open_volume: OpenVolume
+) -> Volume:
+    """Reserve a file, open it and take its name away: however the process ends, the space is free.
+
+    One left over by a process that died before that is removed. NoSpace, IoFailed.
+    """
+    path.unlink(missing_ok=True)
+    reserve_file(path, num_bytes)
+    try:
+        return open_volume(status, path, False)
+    finally:
+        path.unlink()
+
+
 def _header(manifest: Manifest, encoded: bytes) -> Header:
     return Header(
         uuid=manifest.uuid,
@@ -165,7 +181,7 @@ def _write_manifest(directory: Path, encoded: bytes) -> None:
 
 def _remove_files(directory: Path) -> None:
     """Manifest first: from then on the store does not exist."""
-    for name in (MANIFEST_NAME, _HALF_MANIFEST_NAME, DATA_NAME, LOCK_NAME):
+    for name in (MANIFEST_NAME, _HALF_MANIFEST_NAME, DATA_NAME, SCRATCH_NAME, LOCK_NAME):
         (directory / name).unlink(missing_ok=True)
     try:
         directory.rmdir()

@@ -14,7 +14,9 @@ from .commit import sync_all, write_body, write_superblock
 from .drives import DriveSet
 from .errors import Corrupt, IoFailed, Misuse, NotCommitted
 from .layout import extent_bytes
+from .memory import memory_status
 from .session import Session
+from .stats import StorageStatus
 from .superblock import Superblock
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,21 @@ class Ledger:
         """Bytes written on each volume over the life of the store."""
         now = self._drives.written_bytes()
         return [before + more for before, more in zip(self._written_before, now, strict=True)]
+
+    def status(self) -> StorageStatus:
+        """What the store is and which road its bytes take."""
+        drives = self._drives
+        return StorageStatus(
+            name=drives.manifest.name,
+            generation=self.generation,
+            step=self.step,
+            num_records=len(drives.layout.records),
+            total_bytes=drives.layout.total_bytes,
+            read_only=self._session.read_only,
+            volumes=drives.statuses(self.written_bytes()),
+            warnings=drives.warnings(),
+            memory=memory_status(),
+        )
 
     def find(self, generation: int) -> Commit:
         """The live or kept commit of that number; NotCommitted names those there are."""

@@ -12,7 +12,7 @@ from .files import DATA_NAME
 from .filesystem import free_bytes, total_bytes
 from .layout import STRIPE_BYTES, Layout, plan_layout
 from .rates import known_rate
-from .record import RecordSpec
+from .record import RecordSpec, TensorSpec
 from .shares import deal_of, shares_of
 
 _LEAST_RESERVE_BYTES = 2 << 30
@@ -53,12 +53,13 @@ def fit_store(
     *,
     stripe_bytes: int = STRIPE_BYTES,
     keep_generations: int = 0,
+    scratch_bytes: int = 0,
 ) -> Layout:
     """The layout of a new store in these rooms; NoSpace, with the numbers, when it does not fit.
 
     Pure, and asked by `TensorStore.create` too: what fits here is created as long as the volumes
     stay as they are. Stripes go by known speeds when all volumes have one, else evenly, and never
-    more to a volume than it can hold.
+    more to a volume than it can hold. `scratch_bytes` must fit beside the store.
     """
     even = plan_layout(records, rooms, stripe_bytes=stripe_bytes, keep_generations=keep_generations)
     layout = even
@@ -66,12 +67,26 @@ def fit_store(
         head = even.body_offset(2)  # on every volume, however small its share
         free = [int(_FILL_SHARE * (one - head)) for one in _capacities(rooms)]
         rates = [room.bytes_per_second for room in rooms]
-        deal = deal_of(shares_of(rates, free, even.total_bytes - head * len(rooms)))
+        wanted = even.total_bytes - head * len(rooms) + scratch_bytes
+        deal = deal_of(shares_of(rates, free, wanted))
         layout = plan_layout(
             records, rooms, stripe_bytes=stripe_bytes, keep_generations=keep_generations, deal=deal
         )
-    _check_space(rooms, layout.file_bytes)
+    scratch = scratch_layout(layout, scratch_bytes).file_bytes if scratch_bytes else None
+    beside = scratch or [0] * len(rooms)
+    check_space(rooms, [a + b for a, b in zip(layout.file_bytes, beside, strict=True)])
     return layout
+
+
+def scratch_layout(store: Layout, num_bytes: int) -> Layout:
+    """Where `num_bytes` of scratch beside a store lie: one record, striped as the store is."""
+    whole = TensorSpec(name="bytes", dtype="uint8", shape=(num_bytes,))
+    return plan_layout(
+        [RecordSpec(name="scratch", tensors=(whole,), mutable=False)],
+        store.file_bytes,
+        stripe_bytes=store.stripe_bytes,
+        deal=store.deal,
+    )
 
 
 def _measure(volume: VolumeConfig, reserve_bytes: int | None) -> VolumeRoom:
@@ -103,7 +118,8 @@ def _capacities(rooms: Sequence[VolumeRoom]) -> list[int]:
     return found
 
 
-def _check_space(rooms: Sequence[VolumeRoom], file_bytes: Sequence[int]) -> None:
+def check_space(rooms: Sequence[VolumeRoom], file_bytes: Sequence[int]) -> None:
+    """Raise NoSpace, with the numbers, when files of these sizes do not fit, one a volume."""
     wanted_on_device: Counter[int | str] = Counter()
     for room, wanted in zip(rooms, file_bytes, strict=True):
         _check_limit(room, wanted)
@@ -119,8 +135,8 @@ def _check_space(rooms: Sequence[VolumeRoom], file_bytes: Sequence[int]) -> None
 def _check_limit(room: VolumeRoom, wanted: int) -> None:
     if room.limit_bytes is not None and room.taken_bytes + wanted > room.limit_bytes:
         raise NoSpace(
-            f"volume {room.path}: the store needs {wanted} bytes and {room.taken_bytes} are taken "
-            f"by other stores, of a limit of {room.limit_bytes}; raise the limit, "
+            f"volume {room.path}: {wanted} bytes are needed and {room.taken_bytes} are taken "
+            f"by stores that are there, of a limit of {room.limit_bytes}; raise the limit, "
             "remove a store, or add a volume"
         )
 

@@ -21,11 +21,11 @@ from .future import Buffer, IoFuture, start_after
 from .generation import Generations
 from .layout import METADATA_LIMIT_BYTES, STRIPE_BYTES, Layout
 from .ledger import CommitInfo, KeptCommit, Ledger
-from .memory import memory_status
 from .operation import read_record, write_record
 from .prefill import fill_with_zeros
 from .record import RecordSpec
 from .recovery import LastCommit, read_last_commit, verify_all, version_in
+from .scratch import Scratch
 from .scrub import Progress
 from .session import Session
 from .space import fit_store, measure_rooms
@@ -77,6 +77,7 @@ class TensorStore:
         keep_generations: int = 0,
         prefill: bool = False,
         max_bytes_written: int | None = None,
+        scratch_bytes: int = 0,
         open_volume: OpenVolume = open_file_volume,
     ) -> Self:
         """Reserve the files of a new store in `<volume>/<name>/`: whole, or nothing is left.
@@ -84,15 +85,16 @@ class TensorStore:
         `description` (JSON values) is kept unchanged for life. `reserve_bytes` must stay free on
         each file system (None: 2 GiB or 5 %, the larger). Space for `keep_generations` kept commits
         is reserved too (`keep`). With `prefill` every extent is written once: the first writes are
-        then as fast as later ones; it counts as wear. `max_bytes_written` see `begin`. Raises
+        then as fast as later ones; it counts as wear. The others: see `begin`, `open_scratch`.
         NoSpace before anything is made, Misuse when the store exists, Locked, StoreError.
         """
 
         def place() -> Layout:
             rooms = measure_rooms(volumes, reserve_bytes=reserve_bytes)
             return fit_store(
-                rooms, records, stripe_bytes=stripe_bytes, keep_generations=keep_generations
-            )
+                rooms, records, stripe_bytes=stripe_bytes, keep_generations=keep_generations,
+                scratch_bytes=scratch_bytes,
+            )  # fmt: skip
 
         drives = create_drives(
             volumes,
@@ -263,6 +265,14 @@ class TensorStore:
         start_after(before, future, start, inherit_failure=False)
         return future
 
+    def open_scratch(self, num_bytes: int, *, reserve_bytes: int | None = None) -> Scratch:
+        """Reserve scratch on the volumes, counted and served as records are; close it before this.
+
+        `reserve_bytes` as in `create`. Raises NoSpace, with the numbers, IoFailed and Misuse.
+        """
+        self._session.check_writable()
+        return Scratch(self._drives, num_bytes, reserve_bytes=reserve_bytes)
+
     def commit(self, metadata: Mapping[str, Any]) -> CommitInfo:
         """Wait for the writes since the last commit and make them live, durably, with `metadata`.
 
@@ -347,17 +357,7 @@ class TensorStore:
 
     def status(self) -> StorageStatus:
         """What the store is and which road its bytes take."""
-        return StorageStatus(
-            name=self._drives.manifest.name,
-            generation=self.generation,
-            step=self.step,
-            num_records=len(self._records),
-            total_bytes=self._drives.layout.total_bytes,
-            read_only=self._session.read_only,
-            volumes=self._drives.statuses(self._ledger.written_bytes()),
-            warnings=self._drives.warnings(),
-            memory=memory_status(),
-        )
+        return self._ledger.status()
 
     def register_device(self, memory: Any) -> None:
         """Make a slab (`DeviceSlab.memory`) known to cuFile until close; without GDS, nothing.

@@ -1,5 +1,9 @@
 """Small runs of the engine for tests: a tiny model, a random data set, and what came of it."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +126,31 @@ def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tenso
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         assert torch.equal(tensor.view(torch.uint8), other[name].view(torch.uint8)), name
+
+
+_CHILD = """
+import json, os, signal, sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from runs import Run
+kill_at = int(sys.argv[4])
+count = 0
+def emit(event):
+    global count
+    count += 1
+    if count == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+folders = [Path(text) for text in sys.argv[1:4]]
+Run(*folders, **json.loads(sys.argv[5])).go(emit=emit)
+"""
+
+
+def killed(
+    folder: Path, model: Path, dataset: Path, settings: dict[str, Any], *, kill_at: int
+) -> int:
+    """The exit status of a run in a process of its own that kills itself at an event."""
+    tests = Path(__file__).parent
+    paths = [str(tests), str(tests.parent / ".src")]
+    arguments = [*map(str, (folder, model, dataset, kill_at)), json.dumps(settings)]
+    command = [sys.executable, "-c", _CHILD.format(paths=paths), *arguments]
+    return subprocess.run(command, env={**os.environ}, check=False).returncode

@@ -24,6 +24,10 @@ ComputeDtype = Annotated[
 ]
 Compile = Annotated[str, typer.Option(help="torch.compile of the layers: off, static or dynamic.")]
 StateTier = Annotated[str, typer.Option(help="Home of the state: nvme, host, device, or auto.")]
+ActivationTier = Annotated[
+    str,
+    typer.Option(help="Where inputs of layers wait for backward: device, host, nvme, or auto."),
+]
 MaxGradNorm = Annotated[float, typer.Option(help="Clip the global norm at this; 1e9 never clips.")]
 Deterministic = Annotated[bool, typer.Option(help="Deterministic algorithms.")]
 StateFormat = Annotated[str, typer.Option(help="How state is held: exact, q8, sr_bf16 or sr_q8.")]
@@ -71,6 +75,7 @@ def step(
     lora_rank: LoraRank = 16,
     frozen_format: FrozenFormat = "auto",
     recompute: Recompute = "auto",
+    activation_tier: ActivationTier = "auto",
     clip_way: ClipWay = "auto",
     optimizer_device: OptimizerDevice = "auto",
     optimizer_host_share: HostShare = None,
@@ -97,6 +102,7 @@ def step(
         "state_format": state_format, "recompute": recompute, "clip_way": clip_way,
         "method": method, "lora_rank": lora_rank, "frozen_format": frozen_format,
         "optimizer_device": optimizer_device, "optimizer_host_share": optimizer_host_share,
+        "activation_tier": activation_tier,
         "max_grad_norm": max_grad_norm, "deterministic": deterministic,
         "batch_rows": batch_rows, "microbatch_rows": microbatch_rows,
         "device_bytes": parse_size(device_bytes), "host_bytes": parse_size(host_bytes),

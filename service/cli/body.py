@@ -11,17 +11,23 @@ from .output import CliError
 FILE_FIELDS = ("training_file", "validation_file")
 
 
-def job_body(job_file: Path | None, given: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+def job_body(
+    job_file: Path | None, given: dict[str, Any], settings: list[str], *, method: str | None = None
+) -> dict[str, Any]:
     """The create body: `job_file`'s fields, overridden by what is given on the command line.
 
-    `settings` are NAME=VALUE hyperparameters. CliError when `model` or `training_file` is missing.
+    `settings` are NAME=VALUE hyperparameters of the `method`, or of the job file's. CliError when
+    `model` or `training_file` is missing, or the file's method is another one.
     """
     body = read_job_file(job_file) if job_file else {}
     body |= {name: value for name, value in given.items() if value is not None}
-    if settings:
-        method = body.setdefault("method", {"type": "supervised"})
-        supervised = method.setdefault("supervised", {})
-        supervised.setdefault("hyperparameters", {}).update(map(parse_setting, settings))
+    if settings or method:
+        asked = body.setdefault("method", {"type": method or "supervised"})
+        kind = asked.setdefault("type", "supervised")
+        if method not in (None, kind):
+            raise CliError(f"--method is {method}, and the job file's is {kind}; give one of them")
+        own = asked.setdefault(kind, {}).setdefault("hyperparameters", {})
+        own.update(map(parse_setting, settings))
     for name, option in (("model", "--model"), ("training_file", "--train")):
         if not body.get(name):
             raise CliError(f"the job names no {name}; give {option}, or a job file that has it")

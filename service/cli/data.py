@@ -11,7 +11,7 @@ from .options import Columns, Json, parse_columns
 from .output import CliError, Exit, print_json
 from .result_cache import default_folder, remembered
 
-TrainOn = Literal["assistant", "last_assistant", "all"]
+TrainOn = Literal["assistant", "last_assistant", "each_assistant", "all"]
 Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 
 
@@ -26,6 +26,10 @@ def check(
     max_seq_len: Annotated[int, typer.Option(min=1, help="Longer rows are reported.")] = 2048,
     overlong: Annotated[Overlong, typer.Option(help="What becomes of longer rows.")] = "error",
     train_on: Annotated[TrainOn, typer.Option(help="What of a row is trained.")] = "assistant",
+    method: Annotated[
+        Literal["supervised", "dpo"] | None,
+        typer.Option(help="What the rows are for; without it the first one tells."),
+    ] = None,
     column: Columns = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Look again, though the same was looked at before.")
@@ -41,7 +45,14 @@ def check(
         if path is not None and not path.is_file():
             raise CliError(f"{path} is not a file")
     rules = {"max_seq_len": max_seq_len, "overlong": overlong, "train_on": train_on}
-    wanted = Wanted(file=file, valid=valid, model=model, columns=parse_columns(column), rules=rules)
+    wanted = Wanted(
+        file=file,
+        valid=valid,
+        model=model,
+        method=method,
+        columns=parse_columns(column),
+        rules=rules,
+    )
     report = remembered(default_folder(), wanted.key(), lambda: make_report(wanted), fresh=fresh)
     if as_json:
         print_json(report)

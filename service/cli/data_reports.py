@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,20 @@ from .bytes_bar import asked_to_stop, bytes_bar
 from .output import CliError, Exit
 
 if TYPE_CHECKING:
-    from headrace.engine import FormCheck
+    from headrace.engine import FormCheck, Objective
 
 Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be looked at, and how. `rules` are fields of RowRules."""
+    """What is to be looked at, and how. `method` is what the rows are for; left open, the first one
+    tells. `rules` are other fields of RowRules."""
 
     file: Path
     valid: Path | None
     model: Path | None
+    method: "Objective | None" = None
     columns: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Any] = field(default_factory=dict)
 
@@ -32,6 +34,7 @@ class Wanted:
         files = [path for path in (self.file, self.valid) if path]
         model = model_key(self.model) if self.model else None
         rules = dict(self.rules) if self.model else {}
+        rules["objective"] = self.method
         return content_key(files, model=model, columns=dict(self.columns), **rules)
 
 
@@ -44,17 +47,18 @@ def make_report(wanted: Wanted) -> dict[str, Any]:
 def _by_form(wanted: Wanted, stop: Stop) -> dict[str, Any]:
     from headrace.engine import DataProblem, check_rows
 
-    def look(path: Path) -> "FormCheck":
+    def look(path: Path, method: "Objective | None") -> "FormCheck":
         with bytes_bar(path.name) as progress:
             return check_rows(
-                path, max_problems=None, columns=wanted.columns, progress=progress, stop=stop
-            )
+                path, max_problems=None, objective=method, columns=wanted.columns,
+                progress=progress, stop=stop,
+            )  # fmt: skip
 
     try:
-        training = look(wanted.file)
+        training = look(wanted.file, wanted.method)
         report = _form_report(training)
         if wanted.valid is not None:
-            held_out = look(wanted.valid)
+            held_out = look(wanted.valid, training.objective)
             report["validation"] = _form_report(held_out)
             leaked = held_out.index.found_in(training.index)
             report["validation"] |= {"in_training": leaked.count, "warnings": leaked.examples}
@@ -68,6 +72,7 @@ def _form_report(found: "FormCheck") -> dict[str, Any]:
     problems = [str(problem) for problem in found.problems]
     return {
         "form": found.form,
+        "method": found.objective,
         "formats": found.formats,
         "rows_seen": found.num_rows,
         "complete": found.complete,
@@ -94,12 +99,15 @@ def _with_model(wanted: Wanted, stop: Stop) -> dict[str, Any]:
             tokenizer = load_tokenizer(prepare_model(wanted.model, Path(directory)))
         except ModelError as error:
             raise CliError(str(error), Exit.REFUSED) from error
-        rules = RowRules(vocab_size=vocab_size, columns=wanted.columns, **wanted.rules)
-        how = {"tokenizer": tokenizer, "rules": rules, "stop": stop}
+        rules = RowRules(
+            vocab_size=vocab_size, objective=wanted.method, columns=wanted.columns, **wanted.rules
+        )
+        how = {"tokenizer": tokenizer, "stop": stop}
         training = RowIndex()
-        report = _account(wanted.file, index=training, **how)
+        report = _account(wanted.file, index=training, rules=rules, **how)
         if wanted.valid is not None and report.get("complete", True):
-            report["validation"] = _account(wanted.valid, training=training, **how)
+            rules = replace(rules, objective=report.get("objective", wanted.method))
+            report["validation"] = _account(wanted.valid, training=training, rules=rules, **how)
             report["complete"] = report["validation"].get("complete", True)
     return report
 

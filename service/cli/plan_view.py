@@ -1,6 +1,7 @@
 """A plan for people: what was decided, what it takes, what it waits for, what would help."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from .output import console, human_bytes, human_seconds, print_table
@@ -34,6 +35,12 @@ def show_plan(report: dict[str, Any]) -> None:
         out.print(f"warning: {warning}", markup=False)
 
 
+def _placed(tiers: Sequence[str]) -> str:
+    """How many are where, the nearest first."""
+    counts = Counter(tiers)
+    return ", ".join(f"{counts[tier]} {home}" for tier, home in _HOMES.items() if counts[tier])
+
+
 def _facts(
     report: dict[str, Any], plan: dict[str, Any], forecast: dict[str, Any]
 ) -> list[list[str]]:
@@ -42,9 +49,9 @@ def _facts(
     whence = _WHENCE[forecast["origin"]].format(measured_at=forecast["measured_at"])
     model = report["model"]
     if isinstance(model, dict):
-        model = f"{model['family']}, {model['num_params'] / 1e9:.3g} B parameters"
-    tiers = Counter(plan["tiers"])
-    homes = ", ".join(f"{tiers[tier]} {home}" for tier, home in _HOMES.items() if tiers[tier])
+        passed = model["num_passed_params"]
+        some = f", {passed / 1e9:.3g} B of them for a token" * (passed < model["num_params"])
+        model = f"{model['family']}, {model['num_params'] / 1e9:.3g} B parameters{some}"
     moved = forecast["step"]["link_bytes"]
     links = ", ".join(f"{name} {human_bytes(size)}" for name, size in moved.items() if size)
     wear = forecast["wear"]
@@ -53,8 +60,9 @@ def _facts(
         ["box", f"{box} ({whence})"],
         ["strategy", _strategy(plan["strategy"])],
         ["state format", _formats(plan)],
-        ["state of records", homes],
+        ["state of records", _placed(plan["tiers"])],
         ["layers kept, not recomputed", str(len(plan["keep_layers"]))],
+        ["inputs of layers", _placed(plan["activation_tiers"])],
         ["slots", f"{plan['num_slots']} of {human_bytes(plan['slot_bytes'])}"],
         ["device", human_bytes(plan["total_device_bytes"])],
         ["host", human_bytes(plan["total_host_bytes"])],

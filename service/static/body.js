@@ -32,5 +32,13 @@ export function bodyOf(inputs) {
     for (const name of names) owner = owner[name] ??= {};
     owner[last] = valueOf(input.dataset.kind, text);
   }
-  return body;
+  return inItsMethod(body);
+}
+
+// Settings that methods share stand on the form once, as those of supervised training.
+function inItsMethod(body) {
+  const { type, supervised, dpo } = body.method ?? {};
+  if (type !== "dpo") return body;
+  const hyperparameters = { ...supervised?.hyperparameters, ...dpo?.hyperparameters };
+  return { ...body, method: { type, dpo: { hyperparameters } } };
 }

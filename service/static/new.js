@@ -29,8 +29,9 @@ function clearFaults() {
 
 // Put a refusal where it belongs: at the field that it names, else on the plan.
 function showFault(error) {
-  const field = [...form.querySelectorAll("[data-field]")].find(
-    (one) => error.param && (error.param === one.dataset.field || error.param.startsWith(`${one.dataset.field}.`)),
+  const names = [error.param, error.param?.replace("method.dpo.", "method.supervised.")];
+  const field = [...form.querySelectorAll("[data-field]")].find((one) =>
+    names.some((name) => name && (name === one.dataset.field || name.startsWith(`${one.dataset.field}.`))),
   );
   const line = document.createElement("p");
   line.className = "wrong";

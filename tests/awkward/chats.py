@@ -37,6 +37,7 @@ THOUGHT = "<think>hm</think>Uno."
 SYSTEM = said_by("system", "Be brief.")
 ONE = [said_by("user", "One?"), said_by("assistant", "Uno.")]
 LAST = {"train_on": "last_assistant"}
+EACH = {"train_on": "each_assistant"}
 
 CHATS = [
     Case(
@@ -164,5 +165,22 @@ CHATS = [
         data=lines(chat(SYSTEM, *ONE)),
         template=MERGES_SYSTEM,
         trained=ended("Uno."),
+    ),
+    Case(
+        seen="NVIDIA-NeMo/Speech#16284",
+        name="reasoning in every turn, each turn in a row of its own",
+        data=lines(chat("One?", THOUGHT, "Two?", "<think>so</think>Dos.")),
+        template=FORGETS_THOUGHTS,
+        options=EACH,
+        trained=ended(THOUGHT, "<think>so</think>Dos."),
+        notes={"history_reasoning": 1},
+    ),
+    Case(
+        seen="huggingface/trl#4879",
+        name="empty thoughts before every answer, as they are when the model answers",
+        data=lines(chat("One?", "Uno.", "Two?", "Dos.")),
+        template=EMPTY_THOUGHTS,
+        options=EACH,
+        trained=ended("<think></think>Uno.", "<think></think>Dos."),
     ),
 ]

@@ -30,6 +30,7 @@ from bench.gpu_table import summary, table
 from bench.links import copy_limit_seconds, measure_copies, measure_drive
 from bench.watch import PeakMemory, resident, used_on_gpu
 from headrace.engine import ModelSpec, TrainConfig, bench_step, method_spec, shape_spec
+from headrace.engine.measure_box import measure_box
 from headrace.storage import VolumeConfig
 
 CHUNK_TOKENS = 4096
@@ -182,6 +183,8 @@ def _measure_product(
 ) -> dict[str, Any]:
     config = product_config(case, settings, arguments)
     rates: dict[str, Any] = {}
+    # Links and processor as they are here; layers and drive as on the usual box.
+    box_rates = measure_box(case.device) if case.device == "cuda" else None
     drive_bytes = 4 * 2**30 if case.device == "cuda" else 2**28
     if case.limit == "pcie":
         rates = measure_copies()
@@ -198,6 +201,7 @@ def _measure_product(
             num_steps=steps,
             commit=case.commit,
             tell=tell,
+            rates=box_rates,
         )
     if case.limit == "drive":
         rates["mixed"].append(measure_drive(arguments.volume, num_bytes=drive_bytes))
@@ -213,6 +217,7 @@ def _measure_product(
             "imported_bytes", "written_bytes", "loss", "passes", "stall_read_seconds",
             "host_optimizer",
         )},
+        "rates": box_rates and box_rates.to_dict(),
     }  # fmt: skip
     if case.limit:
         result["limit"] = limit_of(case, result, rates)

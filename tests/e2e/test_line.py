@@ -1,5 +1,6 @@
 """The whole line: real daemon, `openai` client, SIGKILL, resume, export, plain transformers."""
 
+import csv
 import gzip
 import json
 import os
@@ -219,6 +220,39 @@ def test_packed_rows_of_several_formats_train_and_what_leaks_is_told(
     report: Any = told.data
     assert report["formats"] == {"prompt/completion": 1, "text": 1, "alpaca": 1}
     assert report["trained_tokens"] == report["tokens"] - 3
+
+
+def test_preferences_in_the_openai_form_train_a_job_and_its_table_tells_the_rewards(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    def pair(gate: str) -> dict[str, Any]:
+        def said(content: str) -> list[dict[str, str]]:
+            return [{"role": "assistant", "content": content}]
+
+        asked = {"messages": [{"role": "user", "content": f"Is the {gate} gate open?"}]}
+        return {"input": asked, "preferred_output": said(f"The {gate} gate is open."),
+                "non_preferred_output": said("No idea.")}  # fmt: skip
+
+    api = api_of(daemon)
+    ids = []
+    for name, gates in (("rows", ("north", "south", "east")), ("held_out", ("west",))):
+        (tmp_path / name).write_text("".join(json.dumps(pair(gate)) + "\n" for gate in gates))
+        ids.append(api.files.create(file=tmp_path / name, purpose="fine-tune").id)
+    hyperparameters: Any = {"beta": 0.2, "max_steps": 4, "learning_rate": 1e-3, "eval_every": 2}
+    hyperparameters |= {"sample_rows": 1, "sample_tokens": 4}
+    made = api.fine_tuning.jobs.create(
+        model="tiny", training_file=ids[0], validation_file=ids[1],
+        method={"type": "dpo", "dpo": {"hyperparameters": hyperparameters}},
+    )  # fmt: skip
+    job = finish(api, made.id)
+    assert job.method.type == "dpo" and job.method.dpo.hyperparameters.beta == 0.2
+    assert job.hyperparameters.to_dict() == {}
+    steps = steps_of(api, job.id)
+    assert abs(steps[0]["train_loss"] - 0.6931) < 1e-3 and steps[-1]["reward_margin"] > 0
+    text = api.files.content(job.result_files[0]).text
+    rows = {int(row["step"]): row for row in csv.DictReader(text.splitlines())}
+    assert float(rows[4]["reward_margin"]) == steps[-1]["reward_margin"]
+    assert float(rows[2]["valid_reward_margin"]) > 0 and rows[1]["valid_reward_margin"] == ""
 
 
 def test_job_of_a_killed_daemon_ends_with_the_same_weights(

@@ -17,6 +17,7 @@ def test_activations_in_a_host_slot_come_back_as_they_were() -> None:
             transfer=transfer,
             device=device,
             dtype=torch.bfloat16,
+            layers=range(3),
             shapes=SHAPES,
         )
         for (layer, m), hidden in kept.items():

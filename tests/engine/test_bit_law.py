@@ -1,10 +1,6 @@
 """Law 1: placement, slots, recompute, clip way, crashes and resumes never change a bit."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +8,7 @@ import pytest
 
 from datasets import write_dataset
 from headrace.engine.report import RunEvent, StopReason
-from runs import Run, assert_same_state
+from runs import Run, assert_same_state, killed
 from tiny import make_tiny_llama
 
 LENGTHS = [9, 17, 5, 30, 12, 21, 8, 26, 14, 11]
@@ -40,6 +36,10 @@ def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         {"num_slots": 5},
         {"num_slots": 1},
         {"activation_tier": "host"},
+        {"activation_tier": "nvme"},
+        {"activation_tier": "nvme", "state_tier": "host", "commit_every_steps": 3},
+        {"activation_tier": "nvme", "strategy": "zero_infinity"},
+        {"activation_tier": "host", "strategy": "zero_infinity"},
         {"grad_tier": "device"},
         {"clip_way": "speculative", "state_tier": "host"},
         {"clip_way": "speculative", "state_tier": "host", "commit_every_steps": 3, "num_slots": 5},
@@ -105,7 +105,7 @@ def test_a_compact_run_killed_and_resumed_ends_with_the_same_bits(
     compact: Any, tmp_path: Path
 ) -> None:
     model, dataset, plain, settings = compact
-    assert _killed(tmp_path, model, dataset, settings, kill_at=15) == -signal.SIGKILL
+    assert killed(tmp_path, model, dataset, settings, kill_at=15) == -signal.SIGKILL
     run = Run(tmp_path, model, dataset, **settings)
     assert run.go().outcome == "succeeded"
     assert_same_state(run.state(), plain.state())
@@ -165,40 +165,12 @@ def test_a_run_that_was_paused_at_every_step_ends_with_the_same_bits(
     assert_same_state(run.state(), plain.state())
 
 
-_CHILD = """
-import json, os, signal, sys
-sys.path[:0] = {paths!r}
-from pathlib import Path
-from runs import Run
-kill_at = int(sys.argv[4])
-count = 0
-def emit(event):
-    global count
-    count += 1
-    if count == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-folders = [Path(text) for text in sys.argv[1:4]]
-Run(*folders, **json.loads(sys.argv[5])).go(emit=emit)
-"""
-
-
-def _killed(
-    folder: Path, model: Path, dataset: Path, settings: dict[str, Any], *, kill_at: int
-) -> int:
-    """The exit status of a run in a process of its own that kills itself at an event."""
-    tests = Path(__file__).parent.parent
-    paths = [str(tests), str(tests.parent / ".src")]
-    arguments = [*map(str, (folder, model, dataset, kill_at)), json.dumps(settings)]
-    command = [sys.executable, "-c", _CHILD.format(paths=paths), *arguments]
-    return subprocess.run(command, env={**os.environ}, check=False).returncode
-
-
 @pytest.mark.parametrize("kill_at", [2, 13, 15, 17, 18])
 def test_killed_at_any_event_and_resumed_ends_with_the_same_bits(
     origin: Any, tmp_path: Path, kill_at: int
 ) -> None:
     model, dataset, plain = origin
-    assert _killed(tmp_path, model, dataset, PACKED, kill_at=kill_at) == -signal.SIGKILL
+    assert killed(tmp_path, model, dataset, PACKED, kill_at=kill_at) == -signal.SIGKILL
     events: list[RunEvent] = []
     run = Run(tmp_path, model, dataset, **PACKED)
     assert run.go(emit=events.append).outcome == "succeeded"

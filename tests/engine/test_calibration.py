@@ -50,7 +50,14 @@ def test_what_is_measured_is_found_again_by_shape(volume: VolumeConfig) -> None:
     assert mine.origin == "measured" and [one.tokens for one in mine.layers] == [16, 32]
     assert all(one.forward_flops > 0 and one.backward_flops > 0 for one in mine.layers)
     assert mine.head_flops is not None and mine.head_flops > 0
-    assert set(mine.work) == {"join", "accumulate", "finish", "update", "host_update"}
+    assert set(mine.work) == {
+        "join",
+        "accumulate",
+        "finish",
+        "update",
+        "host_update",
+        "host_update_aside",
+    }
 
 
 def test_a_shape_that_was_not_measured_goes_by_another_and_is_no_measurement(

@@ -110,8 +110,9 @@ def test_five_clipped_steps_and_evaluations_are_those_of_plain_pytorch(
 
 
 def test_before_training_nothing_is_preferred(model: Path, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", model, preferences(tmp_path), max_steps=1)
+    run = make_run(tmp_path / "run", model, preferences(tmp_path), max_steps=1, rehearsal="on")
     run.go()
+    assert any("rehearsal" in event.data for event in run.events)
     (step,) = run.metrics()
     assert step["loss"] == pytest.approx(np.log(2), abs=1e-6)
     assert step["reward_margin"] == pytest.approx(0, abs=1e-6)

@@ -11,7 +11,7 @@ import pytest
 from headrace.engine import Box, CannotFit, TrainConfig, make_plan, shape_spec
 from headrace.engine.account import JobSize
 from headrace.engine.advice import find_changes, nearest_fit
-from headrace.engine.plan import fit_microbatch
+from headrace.engine.fit import fit_microbatch
 from headrace.engine.rates import Prices, VolumeRates, default_rates
 
 SPEC = shape_spec("smollm2-135m")

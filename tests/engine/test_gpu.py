@@ -79,6 +79,8 @@ def test_bfloat16_compute_follows_the_fp32_losses(inputs: Any, tmp_path: Path) -
         {"state_tier": "host", "commit_every_steps": 6, "num_slots": 24},
         {"state_tier": "host", "commit_every_steps": 3, "activation_tier": "host"},
         {"activation_tier": "host", "num_slots": 2},
+        {"activation_tier": "nvme", "num_slots": 2},
+        {"activation_tier": "nvme", "state_tier": "device"},
         {"grad_tier": "host", "state_tier": "host", "commit_every_steps": 3},
         {"grad_tier": "host", "num_slots": 2},
         {"state_tier": "nvme", "commit_every_steps": 6, "num_slots": 6, "recompute": "auto"},

@@ -173,7 +173,7 @@ def test_a_plan_counts_the_state_in_every_format() -> None:
 
 
 def test_the_microbatch_shrinks_until_it_fits() -> None:
-    config = _config(batch_rows=64, microbatch_rows=64, state_tier="nvme", device_bytes=2000 * MIB)
+    config = _config(batch_rows=64, microbatch_rows=64, state_tier="nvme", device_bytes=1500 * MIB)
     fitted = fit_microbatch(SPEC, config, longest_row_tokens=256, box=BOX)
     assert 256 <= (fitted.microbatch_tokens or 0) < 64 * 256
     make_plan(SPEC, fitted, longest_row_tokens=256, box=BOX)
@@ -187,6 +187,30 @@ def test_gradients_need_no_home_when_each_factor_is_known_and_every_step_commits
     )
     assert not plan.keep_grads and plan.host_bytes["gradients"] == 0
     assert plan.clip_way == "speculative"
+
+
+@pytest.mark.parametrize(
+    ("host_mib", "waits"), [(80, ["nvme"]), (400, ["host", "nvme"]), (4096, ["host"])]
+)
+def test_layer_inputs_go_to_nvme_only_when_they_must(host_mib: int, waits: list[str]) -> None:
+    settings: dict[str, Any] = {
+        "device": "cuda",
+        "compute_dtype": "bfloat16",
+        "batch_rows": 16,
+        "state_tier": "device",
+        "clip_mode": "none",
+        "device_bytes": 3500 * MIB,
+        "host_bytes": host_mib * MIB,
+    }
+    plan = make_plan(SPEC, _config(**settings), longest_row_tokens=2048, box=BOX)
+    assert sorted({tier for tier in plan.activation_tiers if tier != "device"}) == waits
+    far = plan.activation_tiers.count("nvme")
+    hidden = 16 * 2048 * 576 * 2
+    assert 0 <= plan.scratch_bytes - far * hidden <= far * 16 * 4096
+    assert plan.forecast.step.link_bytes["nvme_write"] == far * hidden
+    with pytest.raises(CannotFit, match="boundary_activations 1080 MiB"):
+        superoffload = _config(**{**settings, "host_bytes": 8 * MIB}, strategy="superoffload")
+        make_plan(SPEC, superoffload, longest_row_tokens=2048, box=BOX)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5])

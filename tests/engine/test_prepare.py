@@ -349,3 +349,27 @@ def test_rows_that_say_the_same_in_another_format_are_found_without_a_tokenizer(
     same += [json.dumps({"conversations": turns})]
     check = check_rows(write(tmp_path / "train.jsonl", *same, row("Two.")), limit_seconds=10)
     assert check.index.duplicates().count == 3
+
+
+TALK = {"messages": [*json.loads(row("One."))["messages"], *json.loads(row("Two."))["messages"]]}
+
+
+def test_each_turn_may_be_a_row_that_ends_with_it(tmp_path: Path) -> None:
+    lines = [json.dumps(TALK), row("Three."), json.dumps({"text": "Water."})]
+    report, dataset = prepared(tmp_path, *lines, train_on="each_assistant")
+    assert (report.rows, report.kept, report.examples, dataset.num_rows) == (3, 3, 4, 4)
+    texts = [TOKENIZER.decode(dataset.row(i)[0]) for i in range(4)]
+    labels = [dataset.row(i)[1] for i in range(4)]
+    assert texts[1].startswith(texts[0]) and texts[1].endswith("Two.<|im_end|>\n")
+    said = [TOKENIZER.decode(one[one >= 0]) for one in labels]
+    assert said == [f"{text}<|im_end|>" for text in ("One.", "Two.", "Three.", "Water.")]
+    places = [dataset.place(i) for i in range(4)]
+    assert [place.line for place in places if place] == [1, 1, 2, 3]
+
+
+def test_of_turns_that_are_rows_each_is_fitted_by_itself(tmp_path: Path) -> None:
+    talk = {"messages": [*TALK["messages"], *json.loads(LONG)["messages"]]}
+    given = {"train_on": "each_assistant", "max_seq_len": 60}
+    report, dataset = prepared(tmp_path, json.dumps(talk), overlong="drop", **given)
+    assert (report.kept, report.examples, dataset.num_rows) == (1, 2, 2)
+    assert report.notes["overlong_dropped"].count == 1

@@ -14,6 +14,7 @@ from headrace.engine import TrainConfig, bench_step, read_model_spec
 from headrace.engine.mover import Mover
 from headrace.engine.step_compute import StepCompute
 from headrace.engine.workspace import Workspace
+from headrace.storage import Scratch
 from runs import Run
 from tiny import make_tiny_llama
 
@@ -37,6 +38,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     def look(work: Workspace) -> Workspace:
         slab = work.ring[0].device.tensor(torch.uint8, 1)
         kept = [slab, work.table, work.table_grad, work.layer_grad, work.norm_grad]
+        if work.scratch_road is not None:
+            kept += [one.room for one in work.scratch_road._down]
         found.extend(_Weak(one.untyped_storage()) for one in kept if one is not None)
         return enter(work)
 
@@ -54,7 +57,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return model, write_dataset(folder / "data", [9, 17, 5], vocab=384)
 
 
-def _bench(model: Any) -> None:
+def _bench(model: Any, **settings: Any) -> None:
     config = TrainConfig(
         model="random",
         dataset="random",
@@ -63,6 +66,7 @@ def _bench(model: Any) -> None:
         state_tier="nvme",
         device_bytes=2**28,
         host_bytes=2**28,
+        **settings,
     )
     bench_step(config, spec=read_model_spec(model), tokens_per_row=8, slots=(2,), num_steps=1)
 
@@ -72,8 +76,9 @@ def _is_free(held: list[Any]) -> bool:
     return all(one.expired() for one in held)
 
 
-def test_memory_is_free_after_steps(held: list[Any], inputs: Any) -> None:
-    _bench(inputs[0])
+@pytest.mark.parametrize("waits", ["device", "nvme"])
+def test_memory_is_free_after_steps(held: list[Any], inputs: Any, waits: Any) -> None:
+    _bench(inputs[0], activation_tier=waits)
     assert _is_free(held)
 
 
@@ -83,7 +88,8 @@ def test_memory_is_free_after_a_run(held: list[Any], inputs: Any, tmp_path: Any)
 
 
 @pytest.mark.parametrize(
-    ("where", "stage"), [(Mover, "read"), (Mover, "release"), (StepCompute, "visit")]
+    ("where", "stage"),
+    [(Mover, "read"), (Mover, "release"), (StepCompute, "visit"), (Scratch, "read")],
 )
 def test_memory_is_free_after_a_step_that_failed(
     held: list[Any],
@@ -94,5 +100,5 @@ def test_memory_is_free_after_a_step_that_failed(
 ) -> None:
     monkeypatch.setattr(where, stage, _boom)
     with suppress(Boom):  # pytest.raises would keep the error, and with it every frame
-        _bench(inputs[0])
+        _bench(inputs[0], activation_tier="nvme")
     assert _is_free(held)

@@ -96,7 +96,7 @@ def test_a_job_shows_its_place_in_the_queue(client: httpx2.Client, body: dict[st
         ({"model": "other"}, "model", "model_not_found"),
         ({"model": None}, "model", "missing_field"),
         ({"sead": 3}, "sead", "unknown_field"),
-        ({"method": {"type": "dpo"}}, "method.type", "unsupported_method"),
+        ({"method": {"type": "reinforcement"}}, "method.type", "unsupported_method"),
         ({"hyperparameters": {"n_epochs": "many"}}, "hyperparameters.n_epochs", "invalid_value"),
     ],
 )

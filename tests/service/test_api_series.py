@@ -36,10 +36,11 @@ def test_a_jobs_numbers_come_as_columns(served: Served) -> None:
     found = client.get(f"{path}/series").json()
     assert found["steps"]["step"] == list(range(1, 101)) and found["every"] == 1
     assert found["steps"]["train_loss"][3] == 1.0
+    none = ("valid_mean_token_accuracy", "valid_reward_margin", "valid_reward_accuracy")
     assert found["evaluations"] == {
         "step": list(range(10, 101, 10)),
         "valid_loss": [1.0 + step for step in range(10, 101, 10)],
-        "valid_mean_token_accuracy": [None] * 10,
+        **{name: [None] * 10 for name in none},
     }
     assert found["newest"]["step"] == 100 and found["newest"]["links"]
     job_id = path.rpartition("/")[2]

@@ -1,12 +1,24 @@
-from headrace.service.form_fields import ELSEWHERE, common_fields, other_fields, run_fields
-from headrace.service.schemas import CreateJob, Hyperparameters
+from headrace.service.form_fields import (
+    DPO,
+    ELSEWHERE,
+    common_fields,
+    other_fields,
+    run_fields,
+)
+from headrace.service.schemas import CreateJob, DpoHyperparameters, Hyperparameters
 from headrace.service.strict import HYPERPARAMETERS
 
 
 def test_every_setting_of_the_api_is_on_the_form_once() -> None:
     fields = [*common_fields(), *other_fields()]
-    names = [field.path.removeprefix(f"{HYPERPARAMETERS}.").split(".")[0] for field in fields]
-    assert set(names) == set(Hyperparameters.model_fields)
+    first, *fields = fields
+    assert first.path == "method.type" and list(first.choices) == ["supervised", "dpo"]
+    places = {HYPERPARAMETERS: Hyperparameters, DPO: DpoHyperparameters}
+    found = {place: {field.path.removeprefix(f"{place}.").split(".")[0] for field in fields
+                     if field.path.startswith(f"{place}.")} for place in places}  # fmt: skip
+    assert found[HYPERPARAMETERS] == set(Hyperparameters.model_fields)
+    assert found[DPO] == {"beta", "label_smoothing"}
+    assert found[HYPERPARAMETERS] | found[DPO] == set(DpoHyperparameters.model_fields)
     paths = [field.path for field in (*fields, *run_fields())]
     assert len(paths) == len(set(paths))
     top = {field.path.split(".")[0] for field in run_fields()}

@@ -66,6 +66,65 @@ def refusal(model_dir: Path, training_file: Path, *args: Any, **given: Any) -> A
     return caught.value
 
 
+PAIR = {
+    "input": {"messages": [{"role": "user", "content": "how many sluices?"}]},
+    "preferred_output": [{"role": "assistant", "content": "three"}],
+    "non_preferred_output": [{"role": "assistant", "content": "who knows"}],
+}
+
+
+def dpo(**hyperparameters: Any) -> dict[str, Any]:
+    return {"type": "dpo", "dpo": {"hyperparameters": hyperparameters}}
+
+
+def test_a_job_on_preferences_is_settled_with_its_beta(model_dir: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "t.jsonl"
+    rows.write_text((json.dumps(PAIR) + "\n") * 120)
+    job = resolve(model_dir, rows, method=dpo(label_smoothing=0.1))
+    shown = job.hyperparameters
+    assert (shown["beta"], shown["label_smoothing"]) == (0.1, 0.1)
+    assert (shown["learning_rate"], shown["learning_rate_multiplier"]) == (1e-6, 1.0)
+    assert job.method == dpo(**shown)
+    config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
+    assert (config.objective, config.dpo_beta, config.dpo_label_smoothing) == ("dpo", 0.1, 0.1)
+    assert job.plan["forecast"]["reference_seconds"] > 0
+    again = resolve(model_dir, rows, method=dpo(**shown), seed=job.seed)
+    assert again.hyperparameters == shown
+    assert resolve(model_dir, rows, method=dpo(beta=0.5)).train_config_values["dpo_beta"] == 0.5
+
+
+def test_rows_of_another_method_are_refused_at_once(model_dir: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps(PAIR) + "\n")
+    error = refusal(model_dir, pairs)
+    assert error.param == "training_file" and "train with method dpo" in error.message
+    answers = write_rows(tmp_path / "rows.jsonl", 3)
+    error = refusal(model_dir, answers, method=dpo())
+    assert error.param == "training_file" and "dpo learns from pairs" in error.message
+    error = refusal(model_dir, pairs, method=dpo(), validation_file=answers)
+    assert error.param == "validation_file"
+
+
+def test_what_preferences_cannot_have_is_named_in_their_method(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps(PAIR) + "\n")
+    for asked in ({"train_on": "all"}, {"row_losses": True}):
+        error = refusal(model_dir, pairs, method=dpo(**asked))
+        assert error.param == f"method.dpo.hyperparameters.{next(iter(asked))}"
+
+
+def test_a_length_that_would_fit_is_that_of_one_answer(model_dir: Path, tmp_path: Path) -> None:
+    long = [{"role": "assistant", "content": "three " * 400}]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({**PAIR, "preferred_output": long}) + "\n")
+    error = refusal(model_dir, pairs, method=dpo(), site={"device_bytes": 101 * 2**20})
+    assert error.code == "cannot_fit" and error.hint is not None
+    length = int(error.hint.partition("max_seq_len ")[2].split(",")[0].rstrip("."))
+    assert length <= MAX_POSITIONS
+
+
 def test_everything_left_open_is_settled_and_makes_a_config(
     model_dir: Path, tmp_path: Path
 ) -> None:
@@ -159,7 +218,10 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "train_on": "all",
     }
     limits = {"max_bytes_written": 10**12, "max_hours": 2, "min_free_disk": 10**9}
-    export = [{"format": "hf", "dtype": "bfloat16"}]
+    export = [
+        {"format": "hf", "dtype": "bfloat16", "check": False},
+        {"format": "gguf", "dtype": "q8_0", "check": False},
+    ]
     top: dict[str, Any] = {"seed": 5, "commit_every": 2, "keep_commits": 1, "limits": limits}
     top |= {"export": export, "deterministic": False, "compute_dtype": "bfloat16"}
     job = resolve(model_dir, rows, asked, validation_file=rows, **top)
@@ -175,6 +237,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.early_stop_evals, config.early_stop_delta) == (3, 0.01)
     assert (config.commit_every_steps, config.seed) == (2, 5)
     assert (config.export_dtype, config.deterministic) == ("bfloat16", False)
+    assert (config.export_gguf, config.check_export) == ("q8_0", False)
     shown = job.settings
     assert (shown["export"], shown["limits"], shown["keep_commits"]) == (export, limits, 1)
     assert (shown["durability"], shown["compute_dtype"]) == ({"steps": 2}, "bfloat16")
@@ -196,7 +259,7 @@ def test_an_adapter_is_settled_and_makes_a_config(model_dir: Path, tmp_path: Pat
     assert (config.method, config.lora_rank, config.lora_alpha) == ("lora", 16, 32.0)
     assert (config.lora_targets, config.frozen_format) == (("all-linear",), "auto")
     assert config.lora_export == "adapter"
-    assert job.settings["export"] == [{"format": "adapter", "dtype": "auto"}]
+    assert job.settings["export"] == [{"format": "adapter", "dtype": "auto", "check": True}]
     assert job.plan["device_bytes"]["table_grad"] == 0
 
 

@@ -89,6 +89,8 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
         assert error.code == "settings_differ" and error.param == "resume_from"
         assert "learning_rate is 1e-05 there, 0.5 here" in error.message
         assert "seed is 1 there, 9 here" in error.message
+        error = await refused(daemon, body_of(old, method={"type": "dpo"}))
+        assert "method is 'supervised' there, 'dpo' here" in error.message
 
     use(make_daemon(tmp_path, script=FAILING), check)
 

@@ -76,7 +76,45 @@ def test_an_unknown_field_is_refused_at_any_depth(
     assert f"Did you mean {guess!r}?" in error.message
 
 
-@pytest.mark.parametrize("kind", ["dpo", "reinforcement", "magic", 3])
+def dpo(**hyperparameters: Any) -> dict[str, Any]:
+    """A dpo method with these hyperparameters."""
+    return {"type": "dpo", "dpo": {"hyperparameters": hyperparameters}}
+
+
+def test_preferences_have_settings_of_their_own() -> None:
+    asked = dpo(beta=0.3, label_smoothing=0.1, n_epochs=2, adapter={"type": "lora"})
+    assert parse_create(BODY | {"method": asked}).body() == BODY | {"method": asked}
+    empty: tuple[dict[str, Any], ...] = ({}, {"dpo": {}, "supervised": None}, dpo(beta="auto"))
+    for bare in ({"type": "dpo"} | one for one in empty):
+        assert parse_create(BODY | {"method": bare}).body()["method"] == dpo()
+
+
+@pytest.mark.parametrize(
+    ("method", "param", "code"),
+    [
+        (dpo(beta=0), "method.dpo.hyperparameters.beta", "invalid_value"),
+        (dpo(beta=2.5), "method.dpo.hyperparameters.beta", "invalid_value"),
+        (dpo(label_smoothing=0.5), "method.dpo.hyperparameters.label_smoothing", "invalid_value"),
+        (dpo(betta=0.1), "method.dpo.hyperparameters.betta", "unknown_field"),
+        (
+            dpo(adapter={"type": "lora", "dropout": 0.1}),
+            "method.dpo.hyperparameters.adapter.dropout",
+            "unsupported_field",
+        ),
+        (supervised(beta=0.1), "method.supervised.hyperparameters.beta", "unknown_field"),
+        ({"type": "dpo", "supervised": {}}, "method.supervised", "invalid_value"),
+        ({"dpo": {"hyperparameters": {}}}, "method.dpo", "invalid_value"),
+    ],
+)
+def test_what_a_preference_job_cannot_ask_is_named_in_its_own_place(
+    method: dict[str, Any], param: str, code: str
+) -> None:
+    error = refused(method=method)
+    assert (error.param, error.code) == (param, code)
+    assert "supervised.hyper" not in error.message or "supervised" in param
+
+
+@pytest.mark.parametrize("kind", ["reinforcement", "magic", 3])
 def test_another_method_is_refused_by_its_type(kind: Any) -> None:
     error = refused(method={"type": kind, str(kind): {"hyperparameters": {"beta": 1}}})
     assert (error.param, error.code) == ("method.type", "unsupported_method")
@@ -94,7 +132,8 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"metadata": {"k": 1}}, "metadata.k"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
-        ({"integrations": [{"type": "wandb"}]}, "integrations"),
+        ({"integrations": [{"type": "wandb"}]}, "integrations.0.type"),
+        ({"integrations": [{"type": "tensorboard"}] * 2}, "integrations"),
         ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
         ({"hyperparameters": {"n_epochs": 51}}, "hyperparameters.n_epochs"),
         ({"hyperparameters": {"n_epochs": True}}, "hyperparameters.n_epochs"),
@@ -115,6 +154,10 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"limits": {"max_hours": 0}}, "limits.max_hours"),
         ({"export": []}, "export"),
         ({"export": [{"format": "onnx"}]}, "export.0.format"),
+        ({"export": [{"format": "hf", "dtype": "q8_0"}]}, "export.dtype"),
+        ({"export": [{"format": "hf"}, {"format": "adapter"}]}, "export"),
+        ({"export": [{"format": "gguf"}, {"format": "gguf", "dtype": "float32"}]}, "export"),
+        ({"export": [{}, {"format": "gguf"}, {}]}, "export"),
         ({"method": supervised(adapter={"type": "dora"})}, f"{ADAPTER}.type"),
         ({"method": supervised(adapter={"rank": 8})}, f"{ADAPTER}.type"),
         ({"method": supervised(adapter={"type": "lora", "dropout": 0.1})}, f"{ADAPTER}.dropout"),

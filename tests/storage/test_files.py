@@ -47,7 +47,7 @@ def test_the_limit_of_a_volume_counts_all_its_stores(volumes: list[VolumeConfig]
     need = plan_layout(small_records(2), [one]).total_bytes
     limited = [replace(one, limit_bytes=2 * need - 1)]
     TensorStore.create(limited, small_records(2), name="first", reserve_bytes=0).close()
-    with pytest.raises(NoSpace, match=rf"needs {need} bytes and {need} are taken"):
+    with pytest.raises(NoSpace, match=rf"{need} bytes are needed and {need} are taken"):
         TensorStore.create(limited, small_records(2), name="second", reserve_bytes=0)
     assert [path.name for path in one.path.iterdir()] == ["first"]
 

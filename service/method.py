@@ -1,0 +1,43 @@
+"""The training method of a request: its kind, and where its settings are. Pure."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from headrace.engine import Objective
+
+from .errors import ApiError
+from .strict import HYPERPARAMETERS
+
+
+def kind_of(body: Mapping[str, Any]) -> Objective:
+    """The method of a create body, or of the request in a job's record."""
+    return cast(Objective, body.get("method", {}).get("type", "supervised"))
+
+
+def settings_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The hyperparameters of a create body (`CreateJob.body()`)."""
+    found: Mapping[str, Any] = body["method"][kind_of(body)]["hyperparameters"]
+    return found
+
+
+def method_of(kind: Objective, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The method as a job echoes it."""
+    return {"type": kind, kind: {"hyperparameters": dict(hyperparameters)}}
+
+
+@contextmanager
+def speaking_of(kind: Objective) -> Iterator[None]:
+    """Let refusals of a setting that methods share name it where this one has it."""
+    try:
+        yield
+    except ApiError as error:
+        there = HYPERPARAMETERS.replace("supervised", kind)
+        raise ApiError(
+            error.status,
+            error.message.replace(HYPERPARAMETERS, there),
+            type=error.type,
+            param=error.param and error.param.replace(HYPERPARAMETERS, there),
+            code=error.code,
+            hint=error.hint,
+        ) from error
