@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .run import run_job
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
+    from .sizes import compiles_well
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .store_export import export_store
     from .strategies import STRATEGIES, StrategyConflict
@@ -103,6 +104,7 @@ _HOMES = {
     "RowLengths": "packing",
     "settle_microbatch": "packing",
     "fit_microbatch": "fit",
+    "compiles_well": "sizes",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
@@ -184,6 +186,7 @@ __all__ = [
     "cpu_kernel",
     "detect_box",
     "export_store",
+    "compiles_well",
     "fit_microbatch",
     "known_rates",
     "load_tokenizer",
