@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
-from .errors import NotFinite, SettingsChanged, StateLost
+from .errors import ExportMismatch, NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from .data import TokenDataset
     from .dataset_cache import DatasetCache, Prepared
     from .demo_data import DemoData, write_demo_data
+    from .export_forms import exports_of
     from .fit import fit_microbatch
+    from .flops import passed_params
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
     from .shapes import SHAPES, shape_spec
     from .sizes import compiles_well
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
-    from .store_export import export_store
     from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
     from .tokenizer import load_tokenizer, prepare_model
@@ -71,6 +72,7 @@ _HOMES = {
     "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
+    "passed_params": "flops",
     "plan_report": "advice",
     "BadBoxFile": "box_file",
     "read_box": "box_file",
@@ -97,6 +99,7 @@ _HOMES = {
     "TokenDataset": "data",
     "num_steps": "row_order",
     "DemoData": "demo_data",
+    "exports_of": "export_forms",
     "write_demo_data": "demo_data",
     "Box": "plan",
     "CannotFit": "plan",
@@ -124,7 +127,6 @@ _HOMES = {
     "source_dtype": "source",
     "load_tokenizer": "tokenizer",
     "prepare_model": "tokenizer",
-    "export_store": "store_export",
 }
 
 __all__ = [
@@ -137,6 +139,7 @@ __all__ = [
     "DataReport",
     "DatasetCache",
     "DemoData",
+    "ExportMismatch",
     "FormCheck",
     "JobSize",
     "LinkReport",
@@ -185,8 +188,8 @@ __all__ = [
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
-    "export_store",
     "compiles_well",
+    "exports_of",
     "fit_microbatch",
     "known_rates",
     "load_tokenizer",
@@ -195,6 +198,7 @@ __all__ = [
     "method_spec",
     "nearest_fit",
     "num_steps",
+    "passed_params",
     "plan_report",
     "prepare_dataset",
     "prepare_model",

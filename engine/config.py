@@ -27,6 +27,7 @@ StrategyName = Literal[
     "ratel", "superoffload", "unified",
 ]  # fmt: skip
 OptimizerDevice = Literal["auto", "device", "host"]
+GgufDtype = Literal["off", "auto", "float32", "float16", "bfloat16", "q8_0"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 MAX_SAMPLES = 16  # of each kind: they are shown to people
@@ -97,6 +98,8 @@ class TrainConfig:
     sample_seed: int = 0
     export_dtype: ExportDtype = "auto"
     lora_export: LoraExport = "adapter"
+    export_gguf: GgufDtype = "off"  # a GGUF file of the whole model beside the export
+    check_export: bool = True  # read exports back and compare logits
     # placement: free, never changes a bit
     device_bytes: int | None = None  # None: what the box has
     host_bytes: int | None = None

@@ -11,3 +11,7 @@ class StateLost(RuntimeError):
 
 class SettingsChanged(ValueError):
     """The saved state was made under settings that promise other weights than those given now."""
+
+
+class ExportMismatch(RuntimeError):
+    """An export's files, read back, do not give the logits of the state they were made from."""

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -72,18 +73,28 @@ def write_directory(
 
     `pieces` are the shards' parameters in order, each in one or more pieces of whole rows.
     """
+    with placed(target_dir) as folder:
+        check_space(folder, sum(shard.payload_bytes + len(shard.header) for shard in shards))
+        _write_shards(folder, shards, pieces)
+        for name, values in files.items():
+            write_json(folder / name, values)
+        _copy_assets(assets_dir, folder)
+
+
+@contextmanager
+def placed(target_dir: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `target_dir` by a rename once all of it is on the disk.
+
+    What an interrupted export left behind is removed. Raises FileExistsError.
+    """
     if target_dir.exists() or target_dir.is_symlink():
         raise FileExistsError(f"{target_dir} already exists; an export overwrites nothing")
     target_dir.parent.mkdir(parents=True, exist_ok=True)
     partial_dir = target_dir.parent / f".{target_dir.name}.partial"
     shutil.rmtree(partial_dir, ignore_errors=True)
-    _check_space(target_dir.parent, shards)
     partial_dir.mkdir()
     try:
-        _write_shards(partial_dir, shards, pieces)
-        for name, values in files.items():
-            _write_json(partial_dir / name, values)
-        _copy_assets(assets_dir, partial_dir)
+        yield partial_dir
         sync_directory(partial_dir)
         partial_dir.rename(target_dir)
     except BaseException:
@@ -92,12 +103,12 @@ def write_directory(
     sync_directory(target_dir.parent)
 
 
-def _check_space(directory: Path, shards: Sequence[Shard]) -> None:
-    wanted = sum(shard.payload_bytes + len(shard.header) for shard in shards)
+def check_space(directory: Path, wanted: int) -> None:
+    """NoSpace when so many bytes do not fit beside what the drive holds."""
     free = shutil.disk_usage(directory).free
     if free < wanted:
         raise NoSpace(
-            f"the export wants {wanted} bytes in {directory}, {free} are free; "
+            f"the export wants {wanted} bytes in {directory.parent}, {free} are free; "
             f"free some space, or export to another directory or in bfloat16"
         )
 
@@ -115,7 +126,7 @@ def _write_shards(
                     piece, values = next(pieces)
                     _write_values(file, piece, values, getattr(torch, shard.dtype))
                     left -= piece.num_elements
-            _flush(file)
+            flush(file)
 
 
 def _write_values(
@@ -151,15 +162,17 @@ def _copy_assets(assets_dir: Path, directory: Path) -> None:
         with file_inside(assets_dir, name).open("rb") as source:
             with (directory / name).open("xb") as target:
                 shutil.copyfileobj(source, target)
-                _flush(target)
+                flush(target)
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """A new JSON file, on the disk when this returns."""
     with path.open("xb") as file:
         file.write(json.dumps(values, indent=2).encode() + b"\n")
-        _flush(file)
+        flush(file)
 
 
-def _flush(file: BinaryIO) -> None:
+def flush(file: BinaryIO) -> None:
+    """What was written to the file is on the disk when this returns."""
     file.flush()
     os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from .model import EXPERTS, Lora, ModelSpec
 from .shards import Shard
 
 FILE = "adapter_model.safetensors"
-_PREFIX = "base_model.model."  # peft's name of the model that the adapters are for
+PREFIX = "base_model.model."  # peft's name of the model that the adapters are for
 
 
 def export_adapter(
@@ -29,7 +29,7 @@ def export_adapter(
     assert spec.lora is not None
     records = spec.of_kind("beside")
     params = tuple(
-        replace(param, name=_PREFIX + param.name) for record in records for param in record.params
+        replace(param, name=PREFIX + param.name) for record in records for param in record.params
     )
     write_directory(
         target_dir,

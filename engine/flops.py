@@ -33,6 +33,18 @@ def _matrix_elements(spec: ModelSpec, layout: RecordLayout) -> float:
     )
 
 
+def passed_params(spec: ModelSpec) -> int:
+    """Elements of the parameters that serve one token: of a mixture some experts' alone. A table
+    counts as a whole."""
+    return round(
+        sum(
+            param.num_elements * passed_share(spec, param.name)
+            for record in spec.records
+            for param in record.params
+        )
+    )
+
+
 def passed_share(spec: ModelSpec, name: str) -> float:
     """Of all tokens, those that pass a layer's projection of that name, on average."""
     if spec.experts is None or EXPERTS not in name:
@@ -51,9 +63,3 @@ def head_flops(spec: ModelSpec, *, trained_tokens: int, of_preferences: bool = F
     """
     passes = (6.0 if spec.trains_table else 4.0) + (2.0 if of_preferences else 0.0)
     return passes * spec.vocab_size * spec.hidden_size * trained_tokens
-
-
-def model_flops(spec: ModelSpec, *, tokens: int) -> float:
-    """The 6 N T of a step, N without the embedding, by which trainers are compared."""
-    looked_up = 0 if spec.tied else sum(one.num_params for one in spec.of_kind("embedding"))
-    return 6.0 * (spec.num_params - looked_up) * tokens

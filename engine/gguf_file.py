@@ -9,6 +9,7 @@ import torch
 
 from .gguf_header import load_gguf_package, read_gguf_header
 from .gguf_model import READABLE_TYPES, entries_by_checkpoint_name
+from .gguf_names import places
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .pieces import fill_record, pread_exactly
 from .tensor_table import TensorEntry, check_tensors
@@ -17,11 +18,12 @@ PIECE_ELEMENTS = 2**18  # dequantising wants several times this in temporaries
 
 
 class GgufSource:
-    """The weights of a Llama's GGUF file. A context manager; not safe for two threads."""
+    """The weights of a GGUF file. A context manager; not safe for two threads."""
 
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         """Read the header again and check it against the spec; ModelError when they differ."""
-        self._entries = entries_by_checkpoint_name(read_gguf_header(path))
+        self._entries = entries_by_checkpoint_name(read_gguf_header(path), spec)
+        self._places = places(spec)
         check_tensors(spec, self._entries, READABLE_TYPES, path)
         self._head_dim = spec.head_dim
         self._gguf = load_gguf_package()
@@ -43,15 +45,17 @@ class GgufSource:
 
     def _read_param(self, param: ParamSpec, target: torch.Tensor) -> None:
         entry = self._entries[param.name]
-        rotary = ".q_proj." in param.name or ".k_proj." in param.name
-        unit = self._head_dim if rotary else 1  # rows that must be read together
+        place = self._places[param.name]
+        unit = self._head_dim if place.in_pairs else 1  # rows that must be read together
         columns = prod(param.shape[1:])
         values = target.numpy().reshape(-1, columns)
         step = unit * max(1, PIECE_ELEMENTS // (unit * columns))
         for first in range(0, len(values), step):
             count = min(step, len(values) - first)
             rows = self._read_rows(entry, param.row_start + first, count)
-            values[first : first + count] = halves_first(rows, unit) if rotary else rows
+            if place.in_pairs:
+                rows = halves_first(rows, unit)
+            values[first : first + count] = rows - 1 if place.shifted else rows
 
     def _read_rows(self, entry: TensorEntry, first: int, count: int) -> Any:
         """Rows of a tensor as float32 (count, columns). Rows of a vector are its elements."""
@@ -70,3 +74,9 @@ def halves_first(rows: Any, head_dim: int) -> Any:
     """
     paired = rows.reshape(-1, head_dim // 2, 2, rows.shape[-1])
     return paired.swapaxes(1, 2).reshape(rows.shape)
+
+
+def pairs_first(rows: Any, head_dim: int) -> Any:
+    """What `halves_first` undoes: within each head, halves become pairs."""
+    halves = rows.reshape(-1, 2, head_dim // 2, rows.shape[-1])
+    return halves.swapaxes(1, 2).reshape(rows.shape)

@@ -47,9 +47,7 @@ def load_gguf_package() -> Any:
     try:
         import gguf
     except ModuleNotFoundError as e:
-        raise ModelError(
-            "reading a GGUF file needs the gguf package: pip install 'headrace[gguf]'"
-        ) from e
+        raise ModelError("a GGUF file needs the gguf package: pip install 'headrace[gguf]'") from e
     return gguf
 
 

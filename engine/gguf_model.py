@@ -1,16 +1,15 @@
-"""A Llama in a GGUF file: its config in Hugging Face's words, and its tensors by their names."""
+"""A model in a GGUF file: its config in Hugging Face's words, and its tensors by their names."""
 
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import pi
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .families import unknown_family
+from .families import FAMILIES, unknown_family
 from .gguf_header import GgufHeader, read_gguf_header
-from .llama import llama_spec
-from .model import EMBEDDING, HEAD, NORM, ModelSpec
+from .gguf_names import ARCHITECTURES, ROPE_FACTORS, places
+from .gguf_rope import read_float, rope_scaling
+from .model import ModelSpec
 from .model_files import ModelError
 from .tensor_table import TensorEntry, check_tensors
 
@@ -20,19 +19,9 @@ READABLE_TYPES = (
     "Q6_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
     "TQ1_0", "TQ2_0",
 )  # fmt: skip
-ROPE_FACTORS = "rope_freqs.weight"
-_TABLES = {"token_embd.weight": EMBEDDING, "output_norm.weight": NORM, "output.weight": HEAD}
-_LAYER_PARTS = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
+GEMMA3_WINDOWED_BASE = 10000.0  # of the rotary positions of layers with a window; no key says it
+# Of Gemma's largest models, by number of layers: scores are scaled by the width of a hidden head.
+GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,66 +36,181 @@ class GgufModel:
 def read_gguf_model(path: Path, max_record_elements: int = 0) -> GgufModel:
     """The model of a GGUF file, its tensors checked; UnknownFamily or ModelError."""
     header = read_gguf_header(path)
-    entries = entries_by_checkpoint_name(header)
-    spec = llama_spec(gguf_config(header), max_record_elements)
+    config = gguf_config(header)
+    spec = FAMILIES[config["model_type"]].spec(config, max_record_elements)
+    entries = entries_by_checkpoint_name(header, spec)
     check_tensors(spec, entries, READABLE_TYPES, path)
     return GgufModel(header=header, spec=spec, entries=entries)
 
 
-def entries_by_checkpoint_name(header: GgufHeader) -> dict[str, TensorEntry]:
-    """The tensors under Hugging Face's names; those without one keep theirs."""
-    return {
-        _checkpoint_name(name): entry
-        for name, entry in header.entries.items()
-        if name != ROPE_FACTORS
-    }
+def entries_by_checkpoint_name(header: GgufHeader, spec: ModelSpec) -> dict[str, TensorEntry]:
+    """The tensors under Hugging Face's names; those without one keep theirs.
+
+    An expert's matrix is a part of the stack that the file has of them.
+    """
+    left = {name: entry for name, entry in header.entries.items() if name != ROPE_FACTORS}
+    found: dict[str, TensorEntry] = {}
+    for name, place in places(spec).items():
+        entry = header.entries.get(place.name)
+        if entry is None:
+            continue
+        left.pop(place.name, None)
+        found[name] = entry if place.expert is None else _of_stack(entry, place.expert)
+    return {**left, **found}
 
 
-def _checkpoint_name(name: str) -> str:
-    if name in _TABLES:
-        return _TABLES[name]
-    parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER_PARTS:
-        return f"model.layers.{parts[1]}.{_LAYER_PARTS[parts[2]]}.{parts[3]}"
-    return name
+def _of_stack(entry: TensorEntry, expert: int) -> TensorEntry:
+    if len(entry.shape) != 3 or expert >= entry.shape[0]:
+        raise ModelError(
+            f"{entry.path}: tensor {entry.name} has shape {list(entry.shape)}, which is no stack "
+            f"of more than {expert} experts"
+        )
+    size = entry.num_bytes // entry.shape[0]
+    start = entry.start + expert * size
+    return replace(entry, shape=entry.shape[1:], start=start, num_bytes=size)
 
 
 def gguf_config(header: GgufHeader) -> dict[str, Any]:
-    """A config.json for the model, as transformers' LlamaConfig reads it."""
+    """A config.json for the model, as transformers' config of its family reads it."""
     values, where = header.metadata, header.path
-    family = values.get("general.architecture")
-    if family != "llama":
+    arch = values.get("general.architecture", "")
+    if arch not in ARCHITECTURES.values():
+        known = ", ".join(dict.fromkeys(ARCHITECTURES.values()))
         raise unknown_family(
-            f"{where}: its architecture is {family!r}; of GGUF files those of llama are read: "
+            f"{where}: its architecture is {arch!r}; of GGUF files those of {known} are read: "
             f"take the model's safetensors"
         )
-    _check_supported(values, where)
-    heads = values.get("llama.attention.head_count")
+    if (num_parts := values.get("split.count", 0)) not in (0, 1):
+        raise ModelError(
+            f"{where} is one of {num_parts} parts; join them first: llama-gguf-split --merge"
+        )
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": values.get("llama.embedding_length"),
-        "intermediate_size": values.get("llama.feed_forward_length"),
-        "num_hidden_layers": values.get("llama.block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": values.get("llama.attention.head_count_kv", heads),
-        "max_position_embeddings": values.get("llama.context_length"),
-        "vocab_size": _num_rows(header, "token_embd.weight"),
-        "rms_norm_eps": _float(values, "llama.attention.layer_norm_rms_epsilon", where),
-        "rope_theta": _float(values, "llama.rope.freq_base", where, 10000.0),
-        "tie_word_embeddings": "output.weight" not in header.entries,
-        "attention_bias": "blk.0.attn_q.bias" in header.entries,
-        "mlp_bias": "blk.0.ffn_up.bias" in header.entries,
+        **_common(header, arch),
+        "rope_theta": read_float(values, f"{arch}.rope.freq_base", where, 10000.0),
         "dtype": "bfloat16",
         **token_ids(values),
     }
-    if (head_dim := values.get("llama.attention.key_length")) is not None:
+    if (head_dim := values.get(f"{arch}.attention.key_length")) is not None:
         config["head_dim"] = head_dim
-    if (scaling := _rope_scaling(header, config)) is not None:
+    if (scaling := rope_scaling(header, config)) is not None:
         config["rope_scaling"] = scaling
-    _check_rotary_size(values, llama_spec(config, 1).head_dim, where)
+    config |= _FAMILY_VALUES[arch](header, config)
+    config["architectures"] = [FAMILIES[config["model_type"]].architecture]
+    _check_rotary_size(values, arch, config, where)
     return config
+
+
+def _common(header: GgufHeader, arch: str) -> dict[str, Any]:
+    values = header.metadata
+    heads = values.get(f"{arch}.attention.head_count")
+    return {
+        "model_type": arch,
+        "hidden_act": "silu",
+        "hidden_size": values.get(f"{arch}.embedding_length"),
+        "intermediate_size": values.get(f"{arch}.feed_forward_length"),
+        "num_hidden_layers": values.get(f"{arch}.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": values.get(f"{arch}.attention.head_count_kv", heads),
+        "max_position_embeddings": values.get(f"{arch}.context_length"),
+        "vocab_size": _num_rows(header, "token_embd.weight"),
+        "rms_norm_eps": read_float(
+            values, f"{arch}.attention.layer_norm_rms_epsilon", header.path
+        ),
+        "tie_word_embeddings": "output.weight" not in header.entries,
+    }  # fmt: skip
+
+
+def _llama(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    values = header.metadata
+    if values.get("llama.expert_count", 0):
+        return {
+            "model_type": "mixtral",
+            "num_local_experts": values["llama.expert_count"],
+            "num_experts_per_tok": values.get("llama.expert_used_count"),
+            "sliding_window": None,
+        }
+    return {
+        "attention_bias": "blk.0.attn_q.bias" in header.entries,
+        "mlp_bias": "blk.0.ffn_up.bias" in header.entries,
+    }
+
+
+def _plain(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _qwen3moe(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    """Readers of the architecture have experts in every layer, weighted to a sum of one."""
+    values = header.metadata
+    return {
+        "model_type": "qwen3_moe",
+        "num_experts": values.get("qwen3moe.expert_count"),
+        "num_experts_per_tok": values.get("qwen3moe.expert_used_count"),
+        "moe_intermediate_size": values.get("qwen3moe.expert_feed_forward_length"),
+        "norm_topk_prob": True,
+        "mlp_only_layers": [],
+    }
+
+
+def _gemma2(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    values, where = header.metadata, header.path
+    return {
+        **_gemma(header, config),
+        "attn_logit_softcapping": read_float(values, "gemma2.attn_logit_softcapping", where, 50.0),
+        "final_logit_softcapping": read_float(
+            values, "gemma2.final_logit_softcapping", where, 30.0
+        ),
+    }
+
+
+def _gemma3(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    scaling = config.pop("rope_scaling", {"rope_type": "default"})
+    return {
+        **_gemma(header, config),
+        "model_type": "gemma3_text",
+        "rope_parameters": {
+            "full_attention": {**scaling, "rope_theta": config.pop("rope_theta")},
+            "sliding_attention": {"rope_type": "default", "rope_theta": GEMMA3_WINDOWED_BASE},
+        },
+    }
+
+
+def _gemma(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    arch = config["model_type"]
+    head_dim = config.get("head_dim")
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": header.metadata.get(f"{arch}.attention.sliding_window"),
+        "query_pre_attn_scalar": gemma_scalar(arch, {**config, "head_dim": head_dim}),
+    }
+
+
+def gemma_scalar(arch: str, config: Mapping[str, Any]) -> Any:
+    """What readers of Gemma's files take the root of to scale scores."""
+    if config["num_hidden_layers"] == GEMMA_LARGEST[arch]:
+        return config["hidden_size"] // config["num_attention_heads"]
+    return config["head_dim"]
+
+
+def _phi3(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"sliding_window": None, "pad_token_id": config.get("pad_token_id")}
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    rotary = header.metadata.get("phi3.rope.dimension_count")
+    if all(type(value) is int and value > 0 for value in (heads, hidden, rotary)):
+        found["partial_rotary_factor"] = rotary / (config.get("head_dim") or hidden // heads)
+    return found
+
+
+_FAMILY_VALUES: dict[str, Callable[[GgufHeader, dict[str, Any]], dict[str, Any]]] = {
+    "llama": _llama,
+    "qwen2": _plain,
+    "qwen3": _plain,
+    "qwen3moe": _qwen3moe,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "phi3": _phi3,
+    "olmo2": _plain,
+}
 
 
 def token_ids(values: Mapping[str, Any]) -> dict[str, int]:
@@ -116,24 +220,18 @@ def token_ids(values: Mapping[str, Any]) -> dict[str, int]:
     return {f"{key}_token_id": value for key, value in found.items() if value is not None}
 
 
-def _check_supported(values: Mapping[str, Any], where: Path) -> None:
-    if (num_parts := values.get("split.count", 0)) not in (0, 1):
-        raise ModelError(
-            f"{where} is one of {num_parts} parts; join them first: llama-gguf-split --merge"
-        )
-    if values.get("llama.expert_count", 0) != 0:
-        raise unknown_family(f"{where}: a mixture of experts")
-
-
-def _check_rotary_size(values: Mapping[str, Any], head_dim: int, where: Path) -> None:
+def _check_rotary_size(
+    values: Mapping[str, Any], arch: str, config: Mapping[str, Any], where: Path
+) -> None:
+    head_dim = FAMILIES[config["model_type"]].spec(config, 1).head_dim
     rotary, value_length = (
-        values.get(key, head_dim)
-        for key in ("llama.rope.dimension_count", "llama.attention.value_length")
+        values.get(f"{arch}.{key}", head_dim)
+        for key in ("rope.dimension_count", "attention.value_length")
     )
-    if rotary != head_dim or value_length != head_dim:
+    if (rotary != head_dim and arch != "phi3") or value_length != head_dim:
         raise ModelError(
             f"{where}: heads of {head_dim} elements with {rotary} rotary ones and values of "
-            f"{value_length}; a Llama has the same number of each"
+            f"{value_length}; this architecture has the same number of each"
         )
 
 
@@ -141,83 +239,3 @@ def _num_rows(header: GgufHeader, name: str) -> int:
     if name not in header.entries:
         raise ModelError(f"{header.path}: tensor {name} is missing; it holds no whole model")
     return header.entries[name].shape[0]
-
-
-def _float(values: Mapping[str, Any], key: str, where: Path, default: float | None = None) -> float:
-    """A float32 of the metadata, as the shortest decimal that means the same float32."""
-    value = values.get(key, default)
-    if not isinstance(value, float):
-        raise ModelError(f"{where}: {key} is {value!r}; wanted a number")
-    decimals = (float(f"{value:.{digits}g}") for digits in range(1, 10))
-    return next((d for d in decimals if _float32(d) == _float32(value)), value)
-
-
-def _float32(value: float) -> bytes:
-    return struct.pack("<f", value)
-
-
-def _rope_scaling(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The rope_scaling of the config: from metadata, or from Llama 3's frequency factors."""
-    values, where = header.metadata, header.path
-    if ROPE_FACTORS in header.entries:
-        return _llama3_scaling(_read_factors(header), config, where)
-    kind = values.get("llama.rope.scaling.type", "none")
-    if kind == "none":
-        return None
-    tuned = [key for key in values if key.startswith("llama.rope.scaling.yarn_")]
-    if kind not in ("linear", "yarn") or tuned or "llama.rope.scaling.attn_factor" in values:
-        raise ModelError(
-            f"{where}: rope scaling {kind!r} {tuned or ''}; wanted none, linear, plain yarn or "
-            f"Llama 3's; use the model's safetensors, which state it in full"
-        )
-    scaling = {"rope_type": kind, "factor": _float(values, "llama.rope.scaling.factor", where)}
-    original = values.get("llama.rope.scaling.original_context_length")
-    if kind == "yarn" and original is not None:
-        scaling["original_max_position_embeddings"] = original
-    return scaling
-
-
-def _read_factors(header: GgufHeader) -> list[float]:
-    entry = header.entries[ROPE_FACTORS]
-    if entry.dtype != "F32" or len(entry.shape) != 1:
-        raise ModelError(f"{header.path}: {ROPE_FACTORS} is {entry.dtype} {list(entry.shape)}")
-    with entry.path.open("rb") as file:
-        file.seek(entry.start)
-        return list(struct.unpack(f"<{entry.shape[0]}f", file.read(entry.num_bytes)))
-
-
-def _llama3_scaling(
-    factors: list[float], config: Mapping[str, Any], where: Path
-) -> dict[str, Any] | None:
-    """Llama 3.1 to 3.3 differ in the factor alone; the file keeps only the resulting factors."""
-    if all(factor == 1 for factor in factors):
-        return None
-    scaling = {
-        "rope_type": "llama3",
-        "factor": round(max(factors), 4),
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    wanted = [
-        llama3_factor(scaling, config["rope_theta"] ** (i / len(factors)))
-        for i in range(len(factors))
-    ]
-    if any(abs(a - b) > 1e-3 * b for a, b in zip(factors, wanted, strict=True)):
-        raise ModelError(
-            f"{where}: {ROPE_FACTORS} holds frequency factors other than Llama 3's; use the "
-            f"model's safetensors, whose config states the rope scaling"
-        )
-    return scaling
-
-
-def llama3_factor(scaling: Mapping[str, Any], period: float) -> float:
-    """What Llama 3.1 divides the rotary frequency 1 / `period` by (Llama 3.1's model card code).
-
-    Wavelengths below original / high_freq_factor keep their frequency, those above original /
-    low_freq_factor are stretched by `factor`, and those between are interpolated.
-    """
-    turns = scaling["original_max_position_embeddings"] / (2 * pi * period)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
-    return float(1 / ((1 - smooth) / scaling["factor"] + smooth))

@@ -16,6 +16,8 @@ LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Qwen 2 differs in that it cuts numbers into digits.
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 def build_tokenizer(metadata: Mapping[str, Any], where: Path, *, max_tokens: int) -> Any:
@@ -106,8 +108,16 @@ def _cut_smollm() -> list[Any]:
 
 
 def _cut_llama3() -> list[Any]:
+    return _cut_words(LLAMA3_WORDS)
+
+
+def _cut_qwen2() -> list[Any]:
+    return _cut_words(QWEN2_WORDS)
+
+
+def _cut_words(words: str) -> list[Any]:
     return [
-        pre_tokenizers.Split(Regex(LLAMA3_WORDS), behavior="isolated"),
+        pre_tokenizers.Split(Regex(words), behavior="isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
 
@@ -116,6 +126,8 @@ _CUTS: dict[str, Callable[[], list[Any]]] = {
     "gpt-2": _cut_gpt2,
     "smollm": _cut_smollm,
     "llama-bpe": _cut_llama3,
+    "dbrx": _cut_llama3,
+    "qwen2": _cut_qwen2,
 }
 
 

@@ -21,24 +21,24 @@ from .checkpoint import LoopState, as_begun
 from .config import TrainConfig
 from .data import open_rows
 from .errors import StateLost
+from .export_forms import exports_of
+from .finish import Exporter, prompts_of
 from .hf_config import build_config
 from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
-from .reference import Interrupted
-from .report import OUTCOME_OF, Emit, Outcome, Poll, RunEvent, RunResult, Watch
+from .report import OUTCOME_OF, Emit, Poll, RunEvent, RunResult, Watch
 from .samples import open_sampler
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
-from .step_report import traffic
-from .store_export import export_store
 from .trainer import Trainer
 from .weights import import_state
+from .whole_run import train
 from .workspace import Workspace
 
-_STARTED = "started"  # in the run's folder, from its first commit to its success
+STARTED = "started"  # in the run's folder, from its first commit to its success
 
 
 def run_job(
@@ -53,13 +53,15 @@ def run_job(
     """Train `config` to the end, or until `poll` asks to stop, and export the result.
 
     The store `name` on the configured volumes is created, or resumed from its last commit.
-    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`. `watch` is given a way
-    to look at the traffic, from any thread, as long as the state is open. Raises CannotFit,
-    ModelError, NotFinite, SettingsChanged (since the commit), StateLost and StoreError.
+    Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`, a GGUF file of it to
+    `run_dir/export_gguf`. `watch` is given a way to look at the traffic, from any thread, as long
+    as the run trains. Raises CannotFit, ExportMismatch, ModelError, NotFinite, SettingsChanged
+    (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
     spec = method_spec(read_model_spec(model_dir), config)
     build_config(spec)  # refused now rather than after the import
+    forms = exports_of(config, spec)
     volumes = [VolumeConfig.parse(text) for text in config.volumes]
     data = open_rows(config, config.dataset)
     eval_data = open_rows(config, config.eval_dataset) if config.eval_dataset else None
@@ -80,72 +82,18 @@ def run_job(
     with ExitStack() as stack:
         stack.enter_context(deterministic(config))
         store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
-        (run_dir / _STARTED).touch()
-        work = stack.enter_context(Workspace(spec, config, plan, store))
-        stack.callback(watch, None)
-        watch(partial(traffic, work))
-
-        def save(target: Path) -> None:
-            with work.staging.borrow() as staging:
-                export_store(store, spec, staging.slot, config, target)
-
-        trainer = Trainer(
-            work,
-            data=data,
-            eval_data=eval_data,
-            emit=emit,
-            save=save,
-            run_dir=run_dir,
-            sampler=open_sampler(config, eval_data, lengths.longest, emit),
-        )
-        return _train_and_export(trainer, poll)
-
-
-def _train_and_export(trainer: Trainer, poll: Poll) -> RunResult:
-    try:
-        trainer.find_reference(poll)
-    except Interrupted as stop:
-        return _finish(trainer, OUTCOME_OF[stop.reason], None)
-    state = trainer.state
-    if state.step == 0:
-        trainer.evaluate()
-        trainer.rehearse()
-    elif state.step < trainer.total_steps:
-        message = f"going on after step {state.step}, the last one that was committed"
-        trainer.emit(RunEvent(type="message", message=message, step=state.step))
-    trainer.emit(RunEvent(type="phase", message="training", step=state.step))
-    reason = trainer.run(poll)
-    if reason is not None:
-        return _finish(trainer, OUTCOME_OF[reason], None)
-    trainer.evaluate()
-    trainer.emit(RunEvent(type="phase", message="exporting", step=trainer.state.step))
-    export_dir = trainer.run_dir / "export"
-    if not export_dir.exists():
-        trainer.save(export_dir)
-    trainer.emit(
-        RunEvent(
-            type="export",
-            message=f"the fine-tuned model is in {export_dir}",
-            step=trainer.state.step,
-            data={"path": str(export_dir)},
-            durable=True,
-        )
-    )
-    (trainer.run_dir / _STARTED).unlink(missing_ok=True)
-    return _finish(trainer, "succeeded", export_dir)
-
-
-def _finish(trainer: Trainer, outcome: Outcome, export_dir: Path | None) -> RunResult:
-    state = trainer.state
-    return RunResult(
-        outcome=outcome,
-        step=state.step,
-        total_steps=trainer.total_steps,
-        trained_tokens=state.trained_tokens,
-        final_loss=state.last_loss,
-        final_eval_loss=state.last_eval_loss,
-        export_dir=None if export_dir is None else str(export_dir),
-    )
+        (run_dir / STARTED).touch()
+        workspace = partial(Workspace, spec, config, plan, store)
+        sampler = open_sampler(config, eval_data, lengths.longest, emit)
+        made = partial(Trainer, data=data, eval_data=eval_data, sampler=sampler)
+        make = partial(made, emit=emit, run_dir=run_dir)
+        exporter = Exporter(store, spec, config, slot_bytes=plan.slot_bytes, run_dir=run_dir)
+        ended = train(workspace, make, exporter.listed(forms[0]), poll, watch)
+        if ended.reason is not None:
+            return ended.result(OUTCOME_OF[ended.reason], None)
+        export_dir = exporter.export_all(forms, prompts_of(data), emit, step=ended.state.step)
+        (run_dir / STARTED).unlink(missing_ok=True)
+        return ended.result("succeeded", export_dir)
 
 
 def settle_run(
@@ -212,7 +160,7 @@ def describe(plan: Plan) -> str:
 
 def refuse_lost_state(run_dir: Path, config: TrainConfig, resumes: bool) -> None:
     """StateLost when the run has committed before and its store is not there any more."""
-    started = run_dir / _STARTED
+    started = run_dir / STARTED
     if started.exists() and not resumes:
         raise StateLost(
             f"this run has committed steps, but its training state is not on "

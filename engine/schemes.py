@@ -105,10 +105,19 @@ class SchemeCost:
 
 
 def compare_schemes(
-    rates: Rates, drives: VolumeRates, *, num_params: float, tokens: int
+    rates: Rates,
+    drives: VolumeRates,
+    *,
+    num_params: float,
+    tokens: int,
+    passed_share: float = 1.0,
 ) -> list[SchemeCost]:
-    """Every scheme for a model of so many parameters and a step of so many tokens."""
-    flops = rates.flops(tokens, backward=True)
+    """Every scheme for a model of so many parameters and a step of so many tokens.
+
+    All parameters move, and a token is computed with `passed_share` of them: of a mixture it
+    passes some experts alone.
+    """
+    flops = rates.flops(tokens, backward=True) / passed_share
     up_rate, down_rate = rates.link(busy=True)
 
     def cost(scheme: Scheme) -> SchemeCost:

@@ -6,7 +6,7 @@ from .model import ModelSpec
 from .source import spec_from_config
 
 # Public configurations of the named models; `layers` may shorten them. `dense-120b` is no model's:
-# the shape of a Llama at that size.
+# the shape of a Llama at that size. What a mixture says besides is in the words of its config.json.
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": dict(hidden=256, intermediate=1024, heads=4, kv_heads=2, vocab=2048, layers=12),
     "smollm2-135m": dict(
@@ -30,7 +30,26 @@ SHAPES: dict[str, dict[str, Any]] = {
     "dense-120b": dict(
         hidden=10240, intermediate=32768, heads=80, kv_heads=8, vocab=128256, layers=96
     ),
-}
+    "mixtral-8x7b": dict(
+        hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=32000, layers=32,
+        model_type="mixtral", num_local_experts=8, num_experts_per_tok=2,
+    ),
+    "mixtral-8x22b": dict(
+        hidden=6144, intermediate=16384, heads=48, kv_heads=8, vocab=32768, layers=56,
+        model_type="mixtral", num_local_experts=8, num_experts_per_tok=2,
+    ),
+    "qwen3-30b-a3b": dict(
+        hidden=2048, intermediate=6144, heads=32, kv_heads=4, vocab=151936, layers=48,
+        model_type="qwen3_moe", head_dim=128, num_experts=128, num_experts_per_tok=8,
+        moe_intermediate_size=768,
+    ),
+    "qwen3-235b-a22b": dict(
+        hidden=4096, intermediate=12288, heads=64, kv_heads=4, vocab=151936, layers=94,
+        model_type="qwen3_moe", head_dim=128, num_experts=128, num_experts_per_tok=8,
+        moe_intermediate_size=1536,
+    ),
+}  # fmt: skip
+_OUR_NAMES = ("hidden", "intermediate", "heads", "kv_heads", "vocab", "layers")
 
 
 def shape_spec(shape: str, layers: int | None = None) -> ModelSpec:
@@ -41,6 +60,7 @@ def shape_spec(shape: str, layers: int | None = None) -> ModelSpec:
     return spec_from_config(
         {
             "model_type": "llama",
+            **{name: value for name, value in sizes.items() if name not in _OUR_NAMES},
             "hidden_size": sizes["hidden"],
             "intermediate_size": sizes["intermediate"],
             "num_attention_heads": sizes["heads"],

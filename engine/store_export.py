@@ -1,6 +1,6 @@
-"""A run's result as files: the whole model, or its adapters for peft."""
+"""A run's result as files, and what is in them beside what is in the store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from headrace.storage import HostSlot, TensorStore
 
-from .config import TrainConfig
 from .export import ReadPieces, export_checkpoint
 from .export_adapter import export_adapter
+from .export_check import Comparison, compare
+from .export_forms import ExportForm
 from .lora import DOWN, UP
 from .methods import without_adapters
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .pieces import split_record
-from .source import source_dtype
 from .weight_source import WeightSource, open_source
 from .weights import conversion_room, stored_pieces
 
@@ -23,35 +23,61 @@ Adapters = dict[str, tuple[Tensor, Tensor]]  # by name of the weight: A and B
 
 
 def export_store(
-    store: TensorStore, spec: ModelSpec, slot: HostSlot, config: TrainConfig, target_dir: Path
+    store: TensorStore, spec: ModelSpec, slot: HostSlot, form: ExportForm, target_dir: Path
 ) -> None:
     """Write what the run trained as a directory; `slot` holds one record at a time.
 
-    What is frozen comes from the checkpoint that the run started from, to its last bit. Export
-    dtype `auto` is the checkpoint's, and float32 for adapters.
+    What is frozen comes from the checkpoint that the run started from, to its last bit.
     """
-    model_dir = Path(config.model)
-    assets_dir = Path(config.assets) if config.assets else model_dir
-    if spec.lora is not None and config.lora_export == "adapter":
+    if form.format == "adapter":
         export_adapter(
             target_dir,
             spec,
-            assets_dir=assets_dir,
-            base_name=model_dir.name,
-            dtype="float32" if config.export_dtype == "auto" else config.export_dtype,
+            assets_dir=form.assets_dir,
+            base_name=form.model_dir.name,
+            dtype=form.dtype,
             read_pieces=_trained_pieces(store, spec, slot),
         )
         return
-    dtype = source_dtype(model_dir) if config.export_dtype == "auto" else config.export_dtype
     plain = without_adapters(spec)
-    with open_source(model_dir, plain) as source:
+    with open_source(form.model_dir, plain) as source:
+        read_pieces = _model_pieces(store, spec, slot, source, merged=True)
+        if form.format == "gguf":
+            from .export_gguf import export_gguf  # its package is optional
+
+            export_gguf(
+                target_dir,
+                plain,
+                assets_dir=form.assets_dir,
+                name=form.model_dir.name,
+                dtype=form.dtype,
+                read_pieces=read_pieces,
+            )
+            return
         export_checkpoint(
             target_dir,
             plain,
-            assets_dir=assets_dir,
-            dtype=dtype,
-            read_pieces=_model_pieces(store, spec, slot, source),
+            assets_dir=form.assets_dir,
+            dtype=form.dtype,
+            read_pieces=read_pieces,
         )
+
+
+def check_store(
+    store: TensorStore,
+    spec: ModelSpec,
+    slot: HostSlot,
+    form: ExportForm,
+    export_dir: Path,
+    *,
+    prompts: Sequence[Tensor],
+    device: torch.device,
+) -> Comparison:
+    """Read an export back and compare it with the run's state; ModelError for broken files."""
+    plain = without_adapters(spec)
+    with open_source(form.model_dir, plain) as source:
+        read_pieces = _model_pieces(store, spec, slot, source, merged=False)
+        return compare(export_dir, form, spec, read_pieces, prompts, device=device)
 
 
 def _trained_pieces(store: TensorStore, spec: ModelSpec, slot: HostSlot) -> ReadPieces:
@@ -62,10 +88,12 @@ def _trained_pieces(store: TensorStore, spec: ModelSpec, slot: HostSlot) -> Read
 
 
 def _model_pieces(
-    store: TensorStore, spec: ModelSpec, slot: HostSlot, source: WeightSource
+    store: TensorStore, spec: ModelSpec, slot: HostSlot, source: WeightSource, *, merged: bool
 ) -> ReadPieces:
+    """What is trained from the store, what is frozen from the model's files, with its adapters
+    added if `merged`."""
     trained = _trained_pieces(store, spec, slot)
-    beside = spec.beside if spec.lora is not None else {}
+    beside = spec.beside if merged and spec.lora is not None else {}
 
     def read_pieces(layout: RecordLayout) -> Iterator[tuple[ParamSpec, Tensor]]:
         if layout.base is None:

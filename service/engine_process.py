@@ -32,6 +32,7 @@ from .lockfile import LockFile
 from .pulse import Pulse, rss_bytes
 from .run_events import describe, failure_event, out_of_space_event, result_event, stopped_early
 from .run_limits import RunLimits
+from .tracking import Trackers
 
 DEFAULT_ENGINE = "headrace.engine:run_job"
 EXIT_RENEW = 75  # a run failed: its leftovers go with the process, a fresh one takes the next job
@@ -113,11 +114,14 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
     with (
         _output_to(job_dir / "worker.log"),
         EventLog(job_dir / "events.jsonl", after_seq=run.after_seq) as events,
+        Trackers(run.integrations, job_dir) as trackers,
     ):
 
         def emit(event: RunEvent) -> None:
             events.append(event)
             pulse.note(event)
+            for warning in trackers.offer(event):
+                events.append(warning)
 
         limits = RunLimits(None, log=job_dir, places=())
 

@@ -30,9 +30,11 @@ from .run_settings import PLACEMENT
 from .schemas import parse_create
 from .settings import Settings
 from .site import Site, probe_volumes
+from .tracking import Trackers
 
 Emit = Callable[[RunEvent], None]
 
+UNSEEN = (*PLACEMENT, "integrations")  # of a request, by what names its job
 MODEL_SUFFIXES = (".safetensors", ".gguf", ".json", ".jinja")
 
 
@@ -77,11 +79,16 @@ def train_foreground(
         if not (job_dir / "spec.json").exists():
             prepare(asked, sources, site, job_dir, settings.data_dir / "cache", emit)
         config = read_config(asked, site, job_dir)
-        with EventLog(job_dir / "events.jsonl") as events, stop_on_signals() as poll:
+        with (
+            EventLog(job_dir / "events.jsonl") as events,
+            Trackers(asked.get("integrations"), job_dir) as trackers,
+            stop_on_signals() as poll,
+        ):
 
             def tell(event: RunEvent) -> None:
-                events.append(event)
-                emit(event)
+                for one in (event, *trackers.offer(event)):
+                    events.append(one)
+                    emit(one)
 
             run = engine or load_engine(DEFAULT_ENGINE)
             limits = limits_of(config, job_dir, asked.get("limits"))
@@ -137,14 +144,14 @@ def find_file(name: str, param: str, beside: Path | None) -> Path:
 
 
 def job_name(asked: Mapping[str, Any], sources: Sources, site: Site) -> str:
-    """A name that is the same for the same request, files and place; budgets and strategy may
-    differ.
+    """A name that is the same for the same request, files and place; budgets, strategy and trackers
+    may differ.
 
     Data count by their content, the model's files by name, size and time of change: another model
     in the same place is another job.
     """
     digest = hashlib.sha256()
-    fixed = {name: value for name, value in asked.items() if name not in PLACEMENT}
+    fixed = {name: value for name, value in asked.items() if name not in UNSEEN}
     place = [str(sources.model_dir.resolve()), site.device, list(site.volumes)]
     stamps = list(model_stamps(sources.model_dir))
     digest.update(json.dumps([fixed, place, stamps], sort_keys=True).encode())

@@ -15,7 +15,6 @@ Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"
 # Placed by hand in the form, deprecated, or for programs.
 ELSEWHERE = frozenset(
     {"model", "training_file", "validation_file", "suffix", "method", "hyperparameters", "dry_run"}
-    | {"integrations"}
 )
 DPO = "method.dpo.hyperparameters"
 COMMON = (
@@ -78,7 +77,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "commit_every": ("Commit every", "so many steps"),
     "keep_commits": ("Commits kept", "besides the live one"),
     "durability": ("Durability", 'step, none, or JSON such as {"minutes": 10}'),
-    "export": ("Export", 'JSON such as [{"dtype": "bfloat16"}]'),
+    "export": ("Export", 'JSON such as [{"format": "gguf", "dtype": "q8_0"}]'),
     "dataset.columns": ("Columns", 'JSON such as {"prompt": "question"}'),
     "resume_from": ("Resume from", "a checkpoint, or a job that has ended"),
     "limits.max_hours": ("Run at most", "hours, then the job pauses"),
@@ -93,6 +92,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "adapter.target_modules": ("Adapted projections", "all-linear, an expression, or a JSON list"),
     "adapter.base": ("Frozen weights as", "of qlora"),
     "freeze": ("Frozen parameters", 'JSON list of patterns, such as ["*.mlp.*"]'),
+    "integrations": ("Trackers", 'JSON such as [{"type": "tensorboard"}]'),
     "metadata": ("Metadata", "JSON: words of your own"),
 }
 

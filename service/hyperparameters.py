@@ -71,12 +71,7 @@ def settle(
         "eval_every": asked.get("eval_every"),
         "rehearsal": asked.get("rehearsal") or "auto",
         "row_losses": kind == "supervised" and asked.get("row_losses") is not False,
-        "sample_prompts": asked.get("sample_prompts"),
-        "sample_rows": asked.get("sample_rows") or 0,
-        "sample_tokens": asked.get("sample_tokens") or 64,
-        "sample_prompt_tokens": asked.get("sample_prompt_tokens") or 512,
-        "sample_temperature": asked.get("sample_temperature") or 0.0,
-        "sample_seed": asked.get("sample_seed") or 0,
+        **_settle_samples(asked),
         "early_stopping": asked.get("early_stopping"),
         "checkpoint_every": asked.get("checkpoint_every"),
         "keep_last": asked.get("keep_last") or 1,
@@ -85,6 +80,18 @@ def settle(
         "adapter": _settle_adapter(asked.get("adapter")),
         "freeze": asked.get("freeze"),
         **_settle_dpo(asked, kind),
+    }
+
+
+def _settle_samples(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model writes at evaluations: nothing, unless asked for."""
+    return {
+        "sample_prompts": asked.get("sample_prompts"),
+        "sample_rows": asked.get("sample_rows") or 0,
+        "sample_tokens": asked.get("sample_tokens") or 64,
+        "sample_prompt_tokens": asked.get("sample_prompt_tokens") or 512,
+        "sample_temperature": asked.get("sample_temperature") or 0.0,
+        "sample_seed": asked.get("sample_seed") or 0,
     }
 
 

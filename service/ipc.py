@@ -16,7 +16,8 @@ class Run:
     """API -> worker: train this job. `spec_path` is a TrainConfig as JSON, `job_dir` its folder.
 
     Events are numbered from `after_seq` + 1 at least: the API holds the ones up to it. The
-    training state has the name `state_name`; `limits` are those of the create body.
+    training state has the name `state_name`; `limits` and `integrations` are those of the create
+    body.
     """
 
     op: ClassVar[str] = "run"
@@ -26,6 +27,7 @@ class Run:
     state_name: str
     after_seq: int = 0
     limits: dict[str, Any] | None = None
+    integrations: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

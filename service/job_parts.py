@@ -104,15 +104,44 @@ class Limits(Strict):
     max_wear_share: Positive | None = None
 
 
+class Integration(Strict):
+    """What draws the job's numbers elsewhere: `tensorboard` writes event files in its folder."""
+
+    path = "integrations"
+
+    type: Literal["tensorboard"]
+
+
 class Export(Strict):
     """What becomes of the trained weights: a Hugging Face directory (`hf`), in the model's own
-    dtype unless another is named; or, of adapters, the directory that peft loads (`adapter`).
+    dtype unless another is named; or, of adapters, the directory that peft loads (`adapter`); and
+    beside either of them one GGUF file of the whole model (`gguf`), whose matrices may be `q8_0`.
+
+    What was written is read back and compared with what was trained, unless `check` is false.
     """
 
     path = "export"
 
-    format: Literal["hf", "adapter"] | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    format: Literal["hf", "adapter", "gguf"] | None = None
+    dtype: Literal["float32", "bfloat16", "float16", "q8_0"] | None = None
+    check: bool | None = None
+
+    @validator(mode="after")
+    def _has_that_dtype(self) -> Self:
+        if self.dtype == "q8_0" and self.format != "gguf":
+            message = "export.dtype q8_0 is of format gguf."
+            raise ApiError(400, message, param=f"{self.path}.dtype", code="invalid_value")
+        return self
+
+
+def check_exports(exports: list[Export] | None) -> None:
+    """ApiError when more than one is the model itself, or more than one the GGUF file beside it."""
+    formats = [one.format or "hf" for one in exports or []]
+    if formats.count("gguf") > 1 or len(formats) - formats.count("gguf") > 1:
+        message = (
+            f"export has {', '.join(formats)}; wanted one of hf and adapter, and one gguf beside it"
+        )
+        raise ApiError(400, f"{message}.", param="export", code="invalid_value")
 
 
 def check_durability(value: Any) -> Any:

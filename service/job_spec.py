@@ -34,10 +34,17 @@ from .errors import ApiError
 from .hyperparameters import check_asked, method_values, settle
 from .method import kind_of, method_of, settings_of, speaking_of
 from .preparation import PrepareRequest
-from .run_settings import checkpoint_values, free_values, shown_settings, told_values
+from .run_settings import (
+    asked_exports,
+    checkpoint_values,
+    free_values,
+    shown_settings,
+    told_values,
+)
 from .site import Site
 from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
+from .tracking import check_integrations
 
 # What a create body calls the settings of a run.
 _ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
@@ -93,6 +100,7 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
     asked = settings_of(body)
     check_asked(asked, kind, spec, has_validation=sources.validation_file is not None)
     check_export(body, asked)
+    check_integrations(body)
     hyperparameters = settle(
         asked,
         kind,
@@ -122,7 +130,7 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
 
 def check_export(body: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """ApiError for adapters that are to be exported and not trained."""
-    (export,) = body.get("export") or [{}]
+    export, _ = asked_exports(body)
     if export.get("format") == "adapter" and not asked.get("adapter"):
         message = "export is of adapters, and the job trains none; give adapter, or format hf."
         raise ApiError(400, message, param="export", code="invalid_value")

@@ -15,10 +15,10 @@ from .jobs import JobRecord
 from .journal import Journal
 from .method import kind_of, method_of, settings_of
 from .model_names import find_model
-from .run_settings import PLACEMENT, checkpoint_values, free_values, shown_settings
+from .run_settings import PLACEMENT, checkpoint_values, free_values, shown_settings, told_values
 from .settings import Settings
 
-FREE = ("priority", "limits", "metadata", "suffix", "export", *PLACEMENT,
+FREE = ("priority", "limits", "metadata", "suffix", "export", "integrations", *PLACEMENT,
         "commit_every", "durability", "keep_commits")  # fmt: skip
 FREE_HYPERPARAMETERS = (
     "eval_every",
@@ -26,6 +26,14 @@ FREE_HYPERPARAMETERS = (
     "checkpoint_every",
     "keep_last",
     "keep_best",
+    "rehearsal",
+    "row_losses",
+    "sample_prompts",
+    "sample_rows",
+    "sample_tokens",
+    "sample_prompt_tokens",
+    "sample_temperature",
+    "sample_seed",
 )
 
 
@@ -69,7 +77,8 @@ def follow(
 
 def continued_spec(job: JobRecord, old_spec: Mapping[str, Any]) -> dict[str, Any]:
     """The TrainConfig of a job that goes on with another's state, from that one's."""
-    free = {**free_values(job.request), **checkpoint_values(job.hyperparameters)}
+    settled = job.hyperparameters
+    free = {**free_values(job.request), **checkpoint_values(settled), **told_values(settled)}
     return {**old_spec, **free, **_placement(job.request)}
 
 

@@ -80,6 +80,7 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
         "files": {file.id: file.filename for file in files if file},
         "results": [file_object(f) for name in job.result_files if (f := journal.file(name))],
         "has_export": bool(job.fine_tuned_model and journal.model(job.fine_tuned_model)),
+        "exports": job.engine.get("exports", []),
         "checkpoints": [checkpoint_object(checkpoint) for checkpoint in held],
         "events": _without_repeats(event_object(event) for event in events[:SHOWN_EVENTS]),
         "has_more_events": len(events) > SHOWN_EVENTS,

@@ -20,6 +20,7 @@ from headrace.engine import (
     RowLengths,
     RunEvent,
     TrainConfig,
+    exports_of,
     fit_microbatch,
     load_tokenizer,
     make_plan,
@@ -90,7 +91,6 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
         assets = prepare_model(Path(request.model_dir), Path(request.cache_dir))
         tokenizer = load_tokenizer(assets)
         spec = read_model_spec(Path(request.model_dir))
-
     dataset, valid = job_dir / "dataset", job_dir / "valid" if request.validation_file else None
     config = TrainConfig.from_dict(
         {
@@ -102,6 +102,7 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             "compile_cache": str(Path(request.cache_dir) / "compiled"),
         }
     )
+    _check_exports(config, spec)
     cache = DatasetCache(Path(request.cache_dir) / "datasets")
     tokenizer_key = model_key(Path(request.model_dir))
 
@@ -141,6 +142,14 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
     lengths = RowLengths.read(config)
     job = JobSize(trained_share=trained.trained_tokens / trained.tokens)
     return _fit(config, spec, Box.from_dict(request.box), lengths, job, emit)
+
+
+def _check_exports(config: TrainConfig, spec: ModelSpec) -> None:
+    """Whether the job's exports can be made of its model, before anything else is."""
+    with _blaming(None):
+        trained = method_spec(spec, config)
+    with _blaming("export"):
+        exports_of(config, trained)
 
 
 def _fit(

@@ -182,6 +182,7 @@ class RunLoop:
             state_name=job.state_name,
             after_seq=after_seq,
             limits=job.request.get("limits"),
+            integrations=job.request.get("integrations"),
         )
         return await self._worker.run(
             run,

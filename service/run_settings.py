@@ -40,14 +40,17 @@ def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
         durability = {"steps": 1}
     elif durability == "none":
         durability = {}
-    (export,) = body.get("export") or [{}]
+    model, gguf = asked_exports(body)
+    checks = [one.get("check") for one in (model, gguf or {})]
     return {
         "commit_every_steps": durability.get("steps", NEVER),
         "commit_every_minutes": durability.get("minutes"),
         "keep_commits": body.get("keep_commits") or 0,
         "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
-        "export_dtype": export.get("dtype") or "auto",
-        "lora_export": "merged" if export.get("format") == "hf" else "adapter",
+        "export_dtype": model.get("dtype") or "auto",
+        "lora_export": "merged" if model.get("format") == "hf" else "adapter",
+        "export_gguf": "off" if gguf is None else gguf.get("dtype") or "auto",
+        "check_export": False not in checks,
         "max_wear_share": (body.get("limits") or {}).get("max_wear_share"),
     }
 
@@ -62,15 +65,34 @@ def shown_settings(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
         "strategy": values.get("strategy", "auto"),  # jobs from before there was a choice
         "durability": _durability(values),
         "keep_commits": values["keep_commits"],
-        "export": [{"format": _export_format(values), "dtype": values["export_dtype"]}],
+        "export": _exports(values),
         "limits": body.get("limits"),
         "resume_from": body.get("resume_from"),
     }
 
 
-def _export_format(values: Mapping[str, Any]) -> str:
+def asked_exports(
+    body: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """What a create body says of the model's own export, and of a GGUF file beside it."""
+    asked = body.get("export") or []
+    model: Mapping[str, Any] = next((one for one in asked if one.get("format") != "gguf"), {})
+    return model, next((one for one in asked if one.get("format") == "gguf"), None)
+
+
+def _exports(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     adapters = values.get("method") == "lora" and values["lora_export"] == "adapter"
-    return "adapter" if adapters else "hf"
+    check = values.get("check_export", True)  # jobs from before there was a choice have none
+    found = [
+        {
+            "format": "adapter" if adapters else "hf",
+            "dtype": values["export_dtype"],
+            "check": check,
+        }
+    ]
+    if values.get("export_gguf", "off") != "off":
+        found.append({"format": "gguf", "dtype": values["export_gguf"], "check": check})
+    return found
 
 
 def _durability(values: Mapping[str, Any]) -> str | dict[str, Any]:

@@ -20,8 +20,10 @@ from .job_parts import (
     EarlyStopping,
     Every,
     Export,
+    Integration,
     Limits,
     check_durability,
+    check_exports,
 )
 from .method import method_of, speaking_of
 from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
@@ -182,7 +184,7 @@ class CreateJob(Strict):
     suffix: Suffix | None = None
     seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
-    integrations: Annotated[list[Any], Field(max_length=0)] | None = None
+    integrations: Annotated[list[Integration], Field(max_length=1)] | None = None
     method: Method | None = None
     hyperparameters: LegacyHyperparameters | None = None
 
@@ -200,7 +202,7 @@ class CreateJob(Strict):
     ] = None
     keep_commits: Annotated[int, Field(ge=0, le=16)] | None = None
     limits: Limits | None = None
-    export: Annotated[list[Export], Field(min_length=1, max_length=1)] | None = None
+    export: Annotated[list[Export], Field(min_length=1, max_length=2)] | None = None
     resume_from: Name | None = None
     dataset: Dataset | None = None
 
@@ -217,6 +219,7 @@ class CreateJob(Strict):
         if self.commit_every is not None and self.durability is not None:
             message = "commit_every and durability say the same; give one of them."
             raise ApiError(400, message, param="commit_every", code="invalid_value")
+        check_exports(self.export)
         return self
 
     def body(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ ORGANIZATION = "headrace"
 def job_object(
     job: JobRecord, *, place: Place | None = None, in_list: bool = False
 ) -> dict[str, Any]:
-    """A fine-tuning job; `engine` holds what only Headrace tells, in a list all but the plan."""
+    """A fine-tuning job; `engine` holds what only Headrace tells, in a list no plan or exports."""
     engine: dict[str, Any] = {
         "phase": job.phase,
         "started_at": job.started_at,
@@ -57,13 +57,13 @@ def job_object(
         "seed": job.seed,
         "trained_tokens": job.trained_tokens,
         "error": job.error and {"code": None, "message": "", "param": None} | job.error,
-        "integrations": [],
+        "integrations": job.request.get("integrations") or [],
         "metadata": job.metadata,
         "user_provided_suffix": job.suffix,
         "engine": {
             name: value
             for name, value in {**job.engine, **engine}.items()
-            if not (in_list and name == "plan")
+            if not (in_list and name in ("plan", "exports"))
         },
     }
 

@@ -59,6 +59,7 @@ class Tail:
             "metrics": self._take_metrics,
             "eval": self._take_eval,
             "plan": lambda event: self._show(plan=event.data),
+            "export": lambda event: self._show(exports=event.data.get("exports", [])),
             "commit": lambda event: self._show(committed_step=event.step),
             "result": self._take_result,
         }

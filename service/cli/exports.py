@@ -3,9 +3,10 @@
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from ..client import Client
@@ -40,6 +41,46 @@ def fetch_export(client: Client, job_id: str, checkpoint: str | None, target: Pa
     finally:
         archive.unlink(missing_ok=True)
     return _size(target)
+
+
+def copy_gguf(client: Client, job_id: str, report: Mapping[str, Any] | None, target: Path) -> int:
+    """Bring the GGUF file of that report here as `target`; its bytes. CliError without one."""
+    if report is None:
+        reason = f'job {job_id} has no GGUF file; ask for one with export: [{{"format": "gguf"}}]'
+        raise CliError(reason, Exit.REFUSED)
+    (name,) = (file["name"] for file in report["files"])
+    source = Path(report["path"]) / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not source.is_file():
+        return client.download(f"/v1/fine_tuning/jobs/{job_id}/export/gguf", target)
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        shutil.copyfile(source, part)
+        part.rename(target)
+    except OSError as error:
+        raise CliError(f"cannot write {target}: {error}", Exit.FAILED) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def find_report(job: Mapping[str, Any], *, gguf: bool) -> dict[str, Any] | None:
+    """The report of a job's GGUF file, or of its model; old jobs have none."""
+    reports = (job.get("engine") or {}).get("exports") or []
+    return next((one for one in reports if (one["format"] == "gguf") is gguf), None)
+
+
+def describe_check(report: Mapping[str, Any] | None) -> str:
+    """What was found when the export was read back, in a line of its own; nothing if it was not."""
+    check = (report or {}).get("check")
+    if not check:
+        return ""
+    positions = check["num_positions"]
+    return (
+        f"\nread back: logits within {check['max_abs_diff']:.3g} of those trained, "
+        f"{check['unexplained_diff']:.3g} of it not by rounding ({check['tolerance']:.3g} allowed);"
+        f" the same token likeliest at {check['argmax_agreement']:.1%} of {positions} positions"
+    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 
 from ..client import Client, Refused
 from .body import job_body, with_uploads
-from .exports import copy_export, fetch_export
+from .exports import copy_export, copy_gguf, describe_check, fetch_export, find_report
 from .options import (
     DEFAULT_URL,
     Columns,
@@ -196,36 +196,47 @@ def models(url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json =
 
 def export(
     job_id: JobId,
-    target: Annotated[Path, typer.Argument(help="The directory to make; it must not exist yet.")],
+    target: Annotated[
+        Path, typer.Argument(help="The directory, or GGUF file, to make; it must not exist yet.")
+    ],
     checkpoint: Annotated[
         str | None, typer.Option(help="A checkpoint of the job, by its id or name.")
     ] = None,
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="The GGUF file that the job made beside its model.")
+    ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """Copy a finished job's model, or one of its checkpoints: a Hugging Face directory.
 
-    From the daemon's disk where that is this machine's, else over the network.
+    From the daemon's disk where that is this machine's, else over the network. What was found when
+    the export was read back is said too.
     """
     if target.exists():
         raise CliError(f"{target} exists already; name a directory that does not")
+    if gguf and checkpoint:
+        raise CliError("a checkpoint has no GGUF file; give --checkpoint or --gguf")
     with connect(url, token_file) as client:
         job = client.job(job_id)
         name = checkpoint or job.get("fine_tuned_model")
         if name is None:
             reason = f"job {job_id} is {job['status']}; only a job that succeeded has an export"
             raise CliError(reason, Exit.REFUSED)
+        told = None if checkpoint else find_report(job, gguf=gguf)
         source = Path(client.model(name)["path"])
-        if source.is_dir():
+        if gguf:
+            copied = copy_gguf(client, job_id, told, target)
+        elif source.is_dir():
             copied = copy_export(source, target)
         else:
             copied = fetch_export(client, job_id, checkpoint, target)
     answer = {"job": job_id, "model": name, "path": str(target)}
     if as_json:
-        print_json({**answer, "bytes": copied})
+        print_json({**answer, "bytes": copied, "report": told})
     else:
-        console().print(f"{human_bytes(copied)} in {target}", markup=False)
+        console().print(f"{human_bytes(copied)} in {target}{describe_check(told)}", markup=False)
 
 
 def _act(job_id: str, verb: str, url: str, token_file: Path | None, as_json: bool) -> None:

@@ -84,7 +84,7 @@ def plan(
     if job_file is not None:
         report = _of_job(job_file, model, strategy, here, found)
     elif schemes:
-        report = _compare(found, params or _spec(shape, layers, model).num_params, rows * tokens)
+        report = _compare(found, params or _spec(shape, layers, model), rows * tokens)
         print_json(report) if as_json else show_schemes(report)
         return
     else:
@@ -136,6 +136,7 @@ def _of_shape(
         fit_microbatch,
         make_plan,
         method_spec,
+        passed_params,
         plan_report,
     )  # fmt: skip
 
@@ -157,7 +158,11 @@ def _of_shape(
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from error
     report = plan_report(made, spec, config, longest_row_tokens=tokens, box=box, job=job)
-    counts = {"num_params": spec.num_params, "num_trained_params": spec.num_trained_params}
+    counts = {
+        "num_params": spec.num_params,
+        "num_passed_params": passed_params(spec),
+        "num_trained_params": spec.num_trained_params,
+    }
     return {"model": {"family": spec.family, **counts}, "plan": report}
 
 
@@ -194,12 +199,17 @@ def _of_job(
         raise CliError(f"{error.message}{hint}", Exit.REFUSED) from error
 
 
-def _compare(box: "Box", num_params: float, tokens: int) -> dict[str, Any]:
-    from headrace.engine import compare_schemes
+def _compare(box: "Box", model: "float | ModelSpec", tokens: int) -> dict[str, Any]:
+    """All schemes for a model, or for a dense one of so many parameters."""
+    from headrace.engine import compare_schemes, passed_params
 
+    if isinstance(model, float | int):
+        num_params, share = float(model), 1.0
+    else:
+        num_params, share = float(model.num_params), passed_params(model) / model.num_params
     rates = box.known_rates()
     drives = rates.drives(list(box.volumes))
-    found = compare_schemes(rates, drives, num_params=num_params, tokens=tokens)
+    found = compare_schemes(rates, drives, num_params=num_params, tokens=tokens, passed_share=share)
     return {
         "box": rates.name,
         "origin": rates.origin,

@@ -49,7 +49,9 @@ def _facts(
     whence = _WHENCE[forecast["origin"]].format(measured_at=forecast["measured_at"])
     model = report["model"]
     if isinstance(model, dict):
-        model = f"{model['family']}, {model['num_params'] / 1e9:.3g} B parameters"
+        passed = model["num_passed_params"]
+        some = f", {passed / 1e9:.3g} B of them for a token" * (passed < model["num_params"])
+        model = f"{model['family']}, {model['num_params'] / 1e9:.3g} B parameters{some}"
     moved = forecast["step"]["link_bytes"]
     links = ", ".join(f"{name} {human_bytes(size)}" for name, size in moved.items() if size)
     wear = forecast["wear"]

@@ -84,9 +84,9 @@ def train(
 
 def _failures() -> tuple[type[Exception], ...]:
     """What ends a run that had begun."""
-    from headrace.engine import NotFinite, StateLost
+    from headrace.engine import ExportMismatch, NotFinite, StateLost
 
-    return NotFinite, StateLost
+    return ExportMismatch, NotFinite, StateLost
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -1,17 +1,22 @@
-"""/v1/fine_tuning/jobs/{id}/export: a job's model, or one of its checkpoints, as one download."""
+"""/v1/fine_tuning/jobs/{id}/export: a job's model, or one of its checkpoints, as one download.
+
+And what was found when the exports were read back.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 
 from ..archive import Archive
 from ..contract import Daemon
 from ..errors import ApiError, not_found
+from ..export_answers import ExportReports
 from ..jobs import JobRecord
 from .common import TheDaemon, require_job
-from .description import MISSING
+from .description import MISSING, answers
+from .files import BYTES
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 
@@ -26,7 +31,7 @@ def export(
     job = require_job(daemon, job_id)
     folder = _checkpoint_folder(daemon, job, checkpoint) if checkpoint else _folder(daemon, job)
     if not folder.is_dir():
-        raise ApiError(404, f"The files of {job_id} are gone.", code="export_not_found")
+        raise _gone(job_id)
     name = job_id if checkpoint is None else f"{job_id}-{folder.name}"
     archive = Archive.of(folder, name)
     return StreamingResponse(
@@ -37,6 +42,35 @@ def export(
             "content-disposition": f'attachment; filename="{name}.tar"',
         },
     )
+
+
+@router.get("/export/gguf", response_class=FileResponse, responses={**BYTES, **MISSING})
+def gguf(job_id: str, daemon: TheDaemon) -> FileResponse:
+    """The GGUF file that a job made beside its model; ranges are served."""
+    report = _reports(require_job(daemon, job_id)).get("gguf")
+    if report is None:
+        message = f"Job {job_id} has made no GGUF file; ask for one with export."
+        raise ApiError(404, message, code="export_not_found")
+    (name,) = (file["name"] for file in report["files"])
+    path = Path(report["path"]) / name
+    if not path.is_file():
+        raise _gone(job_id)
+    return FileResponse(path, filename=f"{job_id}-{name}", media_type="application/octet-stream")
+
+
+@router.get("/export/reports", **answers(ExportReports, MISSING))
+def reports(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+    """What each export of a job holds, and how far its logits are from those that were trained."""
+    found = list(_reports(require_job(daemon, job_id)).values())
+    return {"object": "list", "data": found}
+
+
+def _reports(job: JobRecord) -> dict[str, dict[str, Any]]:
+    return {report["format"]: report for report in job.engine.get("exports", [])}
+
+
+def _gone(job_id: str) -> ApiError:
+    return ApiError(404, f"The files of {job_id} are gone.", code="export_not_found")
 
 
 def _folder(daemon: Daemon, job: JobRecord) -> Path:

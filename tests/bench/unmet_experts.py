@@ -19,37 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.inputs import finish
-from headrace.engine.source import spec_from_config
+from headrace.engine import shape_spec
 
 Floats = npt.NDArray[np.float64]
 
 TOKENS = (16, 64, 256, 1024, 4096, 16384)
 STATE_BYTES = 12  # of a parameter in the exact format
-SHARED = {"vocab_size": 32000, "max_position_embeddings": 32768}
-SHAPES: dict[str, dict[str, Any]] = {
-    "mixtral-8x7b": {
-        "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "num_local_experts": 8, "num_experts_per_tok": 2,
-    },
-    "mixtral-8x22b": {
-        "model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384,
-        "num_hidden_layers": 56, "num_attention_heads": 48, "num_key_value_heads": 8,
-        "num_local_experts": 8, "num_experts_per_tok": 2,
-    },
-    "qwen3-30b-a3b": {
-        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
-        "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
-        "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
-        "moe_intermediate_size": 768,
-    },
-    "qwen3-235b-a22b": {
-        "model_type": "qwen3_moe", "hidden_size": 4096, "intermediate_size": 12288,
-        "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4,
-        "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
-        "moe_intermediate_size": 1536,
-    },
-}  # fmt: skip
+MIXTURES = ("mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "qwen3-235b-a22b")
 
 
 def main() -> int:
@@ -60,14 +36,14 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=200_000, help="tokens drawn per popularity")
     parser.add_argument("--json", type=Path, help="also write the result there")
     arguments = parser.parse_args()
-    shapes = {name: shape_row(name, arguments.draws) for name in SHAPES}
+    shapes = {name: shape_row(name, arguments.draws) for name in MIXTURES}
     finish({"tokens": list(TOKENS), "draws": arguments.draws, "shapes": shapes}, arguments.json)
     return 0
 
 
 def shape_row(name: str, draws: int) -> dict[str, Any]:
     """What a layer takes, and what a step leaves of it."""
-    spec = spec_from_config({**SHARED, **SHAPES[name]})
+    spec = shape_spec(name)
     layer, experts = spec.of_kind("layer")[0], spec.experts
     assert experts is not None
     params = sum(p.num_elements for p in layer.params if ".experts." in p.name)

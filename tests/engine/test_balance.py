@@ -8,10 +8,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from datasets import write_dataset
+from datasets import write_dataset, write_preferences
 from headrace.engine import Box, ModelError, TrainConfig, make_plan, read_model_spec, shape_spec
 from headrace.engine.balance import Balance, is_real
-from headrace.engine.data import Microbatch, TokenDataset, make_microbatch
+from headrace.engine.config import Packing
+from headrace.engine.data import (
+    Microbatch,
+    TokenDataset,
+    make_microbatch,
+    open_rows,
+    step_microbatches,
+)
 from headrace.engine.experts import Routed
 from headrace.engine.methods import method_spec
 from headrace.engine.model import ExpertSpec
@@ -220,3 +227,16 @@ def test_an_order_that_never_sees_all_tokens_is_refused(tmp_path: Path) -> None:
     spec = method_spec(read_model_spec(model), settings)
     with pytest.raises(ValueError, match="zero_infinity ends one microbatch before"):
         make_plan(spec, settings, longest_row_tokens=30, box=BOX)
+
+
+@pytest.mark.parametrize("packing", ["on", "off"])
+def test_both_answers_of_a_preference_count(tmp_path: Path, packing: Packing) -> None:
+    pairs = write_preferences(tmp_path / "pairs", [(9, 4), (6, 7), (5, 5)], vocab=384)
+    config = TrainConfig(
+        model="m", dataset=str(pairs), objective="dpo", batch_rows=3, microbatch_rows=2,
+        packing=packing, microbatch_tokens=32 if packing == "on" else None,
+    )  # fmt: skip
+    batches = step_microbatches(open_rows(config, str(pairs)), Arrangement.of(config), step=1)
+    real = [batch.ids.flatten()[is_real(batch)] for batch in batches]
+    assert [len(one) for one in real] == [batch.num_tokens for batch in batches]
+    assert sum(map(len, real)) == 9 + 4 + 6 + 7 + 5 + 5

@@ -8,11 +8,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from bench import unmet_experts as bench_shapes
 from datasets import write_dataset
-from headrace.engine import ModelError, TrainConfig, read_model_spec
+from headrace.engine import ModelError, TrainConfig, read_model_spec, shape_spec
 from headrace.engine.methods import method_spec
-from headrace.engine.source import spec_from_config
 from reference import relative_differences, train_reference
 from runs import Run, assert_same_state, read_params
 from tiny import write_model
@@ -135,7 +133,7 @@ def test_an_expression_that_chooses_whole_experts_is_exported_by_their_names(
 
 
 def test_adapters_of_all_experts_of_a_real_mixture_are_many() -> None:
-    spec = spec_from_config({**bench_shapes.SHARED, **bench_shapes.SHAPES["qwen3-30b-a3b"]})
+    spec = shape_spec("qwen3-30b-a3b")
     settings = TrainConfig(model="m", dataset="d", method="lora", lora_rank=16)
     attention = ("q_proj", "k_proj", "v_proj", "o_proj")
     alone = method_spec(spec, replace(settings, lora_targets=attention))

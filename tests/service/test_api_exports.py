@@ -2,12 +2,14 @@ import io
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from fakes_daemon import FakeDaemon, serving, some_job
 from headrace.service.archive import Archive
+from headrace.service.export_answers import ExportReports
 from headrace.service.jobs import JobRecord
 
 Served = tuple[FakeDaemon, httpx2.Client]
@@ -78,6 +80,67 @@ def test_what_is_not_there_is_not_exported(served: Served, tmp_path: Path) -> No
     unfinished = daemon.journal.add_job(some_job(status="cancelled"))
     for job_id in (gone.id, unfinished.id, "ftjob-none"):
         assert client.get(f"/v1/fine_tuning/jobs/{job_id}/export").status_code == 404
+
+
+def report(format: str, folder: Path, **changes: Any) -> dict[str, Any]:
+    """As a run tells it."""
+    check = {
+        "matches": True, "num_prompts": 3, "num_positions": 96, "max_abs_diff": 0.0121,
+        "rounding_diff": 0.012, "unexplained_diff": 0.0001, "tolerance": 0.0182,
+        "largest_logit": 20.0, "argmax_agreement": 0.99, "seconds": 1.5,
+    }  # fmt: skip
+    name = f"model.{'gguf' if format == 'gguf' else 'safetensors'}"
+    files = [{"name": name, "bytes": 5_000_000, "sha256": "ab" * 32}]
+    told = {"format": format, "dtype": "bfloat16", "step": 20, "check": check, "files": files}
+    return {**told, "path": str(folder), **changes}
+
+
+def with_reports(daemon: FakeDaemon, folder: Path, *reports: dict[str, Any]) -> JobRecord:
+    job = finished(daemon, folder)
+    return daemon.journal.update_engine(job.id, exports=list(reports))
+
+
+def test_what_was_read_back_is_told_by_the_api_and_on_the_page(
+    served: Served, tmp_path: Path
+) -> None:
+    daemon, client = served
+    told = [report("hf", tmp_path), report("gguf", tmp_path, dtype="q8_0", check=None)]
+    job = with_reports(daemon, tmp_path, *told)
+    answer = client.get(f"/v1/fine_tuning/jobs/{job.id}/export/reports").json()
+    assert answer == {"object": "list", "data": told}
+    ExportReports.model_validate(answer)
+    assert client.get(f"/v1/fine_tuning/jobs/{job.id}").json()["engine"]["exports"] == told
+    page = client.get(f"/jobs/{job.id}").text
+    assert "logits within 0.012 of those trained" in page and "99 % of 96" in page
+    assert "q8_0, 5.00 MB" in page and f"/v1/fine_tuning/jobs/{job.id}/export/gguf" in page
+
+
+def test_a_list_of_jobs_leaves_the_reports_out(served: Served, tmp_path: Path) -> None:
+    daemon, client = served
+    with_reports(daemon, tmp_path, report("hf", tmp_path))
+    listed = client.get("/v1/fine_tuning/jobs").json()["data"]
+    assert all("exports" not in job["engine"] for job in listed)
+
+
+def test_the_gguf_file_comes_as_it_is_and_in_ranges(served: Served, tmp_path: Path) -> None:
+    daemon, client = served
+    tmp_path.joinpath("model.gguf").write_bytes(b"GGUF and so on")
+    job = with_reports(daemon, tmp_path, report("gguf", tmp_path))
+    path = f"/v1/fine_tuning/jobs/{job.id}/export/gguf"
+    answer = client.get(path)
+    assert answer.content == b"GGUF and so on"
+    assert f'filename="{job.id}-model.gguf"' in answer.headers["content-disposition"]
+    assert client.get(path, headers={"range": "bytes=0-3"}).content == b"GGUF"
+    tmp_path.joinpath("model.gguf").unlink()
+    assert client.get(path).status_code == 404
+
+
+def test_a_job_without_reports_or_a_gguf_file_says_so(served: Served, tmp_path: Path) -> None:
+    daemon, client = served
+    path = f"/v1/fine_tuning/jobs/{finished(daemon, tmp_path).id}/export"
+    assert client.get(f"{path}/reports").json() == {"object": "list", "data": []}
+    answer = client.get(f"{path}/gguf")
+    assert answer.status_code == 404 and "ask for one with export" in answer.text
 
 
 def test_a_file_that_shrinks_meanwhile_breaks_the_download(tmp_path: Path) -> None:

@@ -274,6 +274,55 @@ def test_export_copies_the_model_whole(daemon: ScriptedDaemon, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "export"]
 
 
+def exported(daemon: ScriptedDaemon, folder: Path, **changes: Any) -> None:
+    """A job that has made a GGUF file, which was read back."""
+    check = {
+        "max_abs_diff": 0.0123,
+        "unexplained_diff": 0.0004,
+        "tolerance": 0.02,
+        "argmax_agreement": 0.99,
+        "num_positions": 96,
+    }
+    made = {"format": "gguf", "path": str(folder), "files": [{"name": "m.gguf"}], "check": check}
+    job = {**JOB, "status": "succeeded", "fine_tuned_model": "ft:m"}
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**job, "engine": {"exports": [{**made, **changes}]}})
+    daemon.answer("GET /v1/models/ft:m", {"id": "ft:m", "path": str(folder)})
+
+
+def test_export_of_a_gguf_file_copies_it_and_says_what_was_read_back(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("m.gguf").write_bytes(b"GGUF")
+    exported(daemon, tmp_path)
+    assert run("export", "ftjob-1", tmp_path / "deep" / "mine.gguf", "--gguf") == Exit.OK
+    assert tmp_path.joinpath("deep", "mine.gguf").read_bytes() == b"GGUF"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "logits within 0.0123 of those trained, 0.0004 of it not by rounding (0.02 allowed)"
+        in shown
+    )
+    assert "99.0% of 96 positions" in shown
+
+
+def test_export_of_a_gguf_file_comes_over_the_network_where_it_is_not_here(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported(daemon, tmp_path / "elsewhere", check=None)
+    daemon.answer(f"GET {JOBS}/ftjob-1/export/gguf", "GGUF afar")
+    assert run("export", "ftjob-1", tmp_path / "mine.gguf", "--gguf", "--json") == Exit.OK
+    assert tmp_path.joinpath("mine.gguf").read_bytes() == b"GGUF afar"
+    assert json.loads(capsys.readouterr().out)["report"]["format"] == "gguf"
+
+
+def test_export_of_a_gguf_file_that_was_not_made_is_refused(
+    daemon: ScriptedDaemon, tmp_path: Path
+) -> None:
+    finished(daemon, tmp_path)
+    assert run("export", "ftjob-1", tmp_path / "m.gguf", "--gguf") == Exit.REFUSED
+    both = ("--gguf", "--checkpoint", "c")
+    assert run("export", "ftjob-1", tmp_path / "m.gguf", *both) == Exit.USAGE
+
+
 def test_export_never_overwrites(daemon: ScriptedDaemon, tmp_path: Path) -> None:
     made = tmp_path / "export"
     made.mkdir()

@@ -117,8 +117,11 @@ def box_file(
     return path
 
 
-def schemes(run: Run, box: Path, billions: float = 70) -> dict[str, dict[str, Any]]:
-    asked = ("--schemes", "--params", billions * 1e9, "--rows", 16, "--tokens", 4096)
+def schemes(
+    run: Run, box: Path, billions: float = 70, *, shape: str | None = None
+) -> dict[str, dict[str, Any]]:
+    model = ("--params", billions * 1e9) if shape is None else ("--shape", shape)
+    asked = ("--schemes", *model, "--rows", 16, "--tokens", 4096)
     code, found = run("--box", box, *asked)
     assert code == Exit.OK
     return {one["scheme"]: one for one in found["schemes"]}
@@ -207,6 +210,23 @@ def test_the_table_for_people_says_what_it_is_worth(
                   "planned from a description, not measured", "waits for", "of the drives' rated",
                   "per million tokens", "What would help", "forward", "holds from"):  # fmt: skip
         assert words in said, words
+
+
+def test_a_mixture_needs_more_tokens_by_its_total_over_what_a_token_passes(
+    run: Run, tmp_path: Path
+) -> None:
+    """All of it moves; a token is computed with some experts. Published: 30.5 and 3.3 B."""
+    mixture = schemes(run, box_file(tmp_path), shape="qwen3-30b-a3b")
+    dense = schemes(run, box_file(tmp_path))
+    share = 3.35e9 / 30.53e9
+    for name, one in mixture.items():
+        for key in ("drive_tokens", "link_tokens"):
+            assert one[key] * share == about(dense[name][key]), (name, key)
+    asked = ("--shape", "qwen3-30b-a3b", "--box", "h200-pcie", "--rows", 16, "--tokens", 1024)
+    code, found = run(*asked)
+    assert code == Exit.OK
+    assert found["model"]["num_params"] == pytest.approx(30.5e9, rel=0.01)
+    assert found["model"]["num_passed_params"] == pytest.approx(3.35e9, rel=0.01)
 
 
 def test_a_run_that_cannot_fit_is_refused_with_what_would(run: Run) -> None:

@@ -86,6 +86,13 @@ def test_ctrl_c_commits_and_the_same_command_goes_on_then_is_done(case: Case) ->
     assert "succeeded before" in case.told[-1].message
 
 
+def test_a_tracker_that_is_asked_for_is_written_and_makes_no_other_job(case: Case) -> None:
+    done = case.train(integrations=[{"type": "tensorboard"}])
+    assert list((done.job_dir / "tensorboard").glob("events.out.*"))
+    assert case.train().job_dir == done.job_dir
+    assert done.result.outcome == "succeeded"
+
+
 def test_the_log_says_last_how_the_run_ended(case: Case) -> None:
     done = case.train()
     last = list(EventReader(done.job_dir / "events.jsonl").read())[-1]

@@ -251,7 +251,10 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "train_on": "all",
     }
     limits = {"max_bytes_written": 10**12, "max_hours": 2, "min_free_disk": 10**9}
-    export = [{"format": "hf", "dtype": "bfloat16"}]
+    export = [
+        {"format": "hf", "dtype": "bfloat16", "check": False},
+        {"format": "gguf", "dtype": "q8_0", "check": False},
+    ]
     top: dict[str, Any] = {"seed": 5, "commit_every": 2, "keep_commits": 1, "limits": limits}
     top |= {"export": export, "deterministic": False, "compute_dtype": "bfloat16"}
     job = resolve(model_dir, rows, asked, validation_file=rows, **top)
@@ -267,6 +270,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     assert (config.early_stop_evals, config.early_stop_delta) == (3, 0.01)
     assert (config.commit_every_steps, config.seed) == (2, 5)
     assert (config.export_dtype, config.deterministic) == ("bfloat16", False)
+    assert (config.export_gguf, config.check_export) == ("q8_0", False)
     shown = job.settings
     assert (shown["export"], shown["limits"], shown["keep_commits"]) == (export, limits, 1)
     assert (shown["durability"], shown["compute_dtype"]) == ({"steps": 2}, "bfloat16")
@@ -288,7 +292,7 @@ def test_an_adapter_is_settled_and_makes_a_config(model_dir: Path, tmp_path: Pat
     assert (config.method, config.lora_rank, config.lora_alpha) == ("lora", 16, 32.0)
     assert (config.lora_targets, config.frozen_format) == (("all-linear",), "auto")
     assert config.lora_export == "adapter"
-    assert job.settings["export"] == [{"format": "adapter", "dtype": "auto"}]
+    assert job.settings["export"] == [{"format": "adapter", "dtype": "auto", "check": True}]
     assert job.plan["device_bytes"]["table_grad"] == 0
 
 

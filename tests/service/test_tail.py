@@ -111,6 +111,15 @@ def test_what_follows_from_a_step_is_shown_once_for_it(
     assert shown(journal, kind) == [(2, "again")]
 
 
+def test_reports_of_exports_are_shown_and_told_anew(journal: Journal, tmp_path: Path) -> None:
+    first, again = ({"format": "hf", "path": "/e", "step": step} for step in (2, 3))
+    for exports in ([first], [again, {"format": "gguf"}]):
+        data = {"path": "/e", "exports": exports}
+        write(tmp_path, RunEvent(type="export", message="there", step=2, data=data))
+        make_tail(journal, tmp_path).poll()
+        assert job(journal).engine["exports"] == exports
+
+
 def test_step_that_is_told_again_is_counted_once(journal: Journal, tmp_path: Path) -> None:
     write(tmp_path, metrics(1), metrics(2), metrics(2), metrics(3))
     make_tail(journal, tmp_path).poll()

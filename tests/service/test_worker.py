@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from headrace.service.event_log import EventReader, LoggedEvent
 from headrace.service.ipc import Run
 from headrace.service.lockfile import is_free
 from headrace.service.worker import Worker, WorkerOptions
+
+TENSORBOARD = [{"type": "tensorboard"}]
 
 
 def make_job(data_dir: Path, name: str = "ftjob-1", **script: Any) -> Run:
@@ -90,6 +93,25 @@ def test_a_process_that_ends_just_after_it_was_ready_is_waited_for_anew(tmp_path
         assert await waiting
 
     asyncio.run(body())
+
+
+def test_a_tracker_that_fails_is_a_warning_of_a_job_that_succeeds(tmp_path: Path) -> None:
+    good, bad = (
+        replace(make_job(tmp_path, name, steps=20, step_seconds=0.05), integrations=TENSORBOARD)
+        for name in ("ftjob-good", "ftjob-bad")
+    )
+    (Path(bad.job_dir) / "tensorboard").write_text("this is no folder")
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        for run in (good, bad):
+            assert await worker.run(run) is None
+
+    use(worker, body())
+    assert list((Path(good.job_dir) / "tensorboard").glob("events.out.*"))
+    assert outcome(good) == outcome(bad) == "succeeded"
+    warnings = [event.message for event in read_events(bad) if event.level == "warn"]
+    assert len(warnings) == 1 and "tensorboard gets no more of this run" in warnings[0]
 
 
 def test_worker_runs_one_job_after_the_other_in_one_process(tmp_path: Path) -> None:
