@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .bytes_bar import bytes_bar
-from .checks import store_names, volumes_of
+from .checks import store_names
 from .options import Json, Volumes
 from .output import CliError, Exit, console, print_json, print_table
 from .serve import Config, DataDir, load_settings
@@ -39,7 +39,7 @@ def fsck(
     from headrace.storage import VolumeConfig
 
     settings = load_settings(config, data_dir=data_dir, volumes=volume or None)
-    volumes = [VolumeConfig.parse(text) for text in volumes_of(settings)]
+    volumes = [VolumeConfig.parse(text) for text in settings.volume_list]
     names = name or store_names(volumes)
     if fall_back_to is not None:
         _go_back(volumes, names, fall_back_to)

@@ -81,3 +81,13 @@ def test_fsck_does_not_fall_back_to_what_is_damaged(
 def test_quick_fsck_reads_no_content(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, [found] = run_json(capsys, "fsck", "--volume", volume, "--quick")
     assert (code, found["problems"]) == (Exit.OK, [])
+
+
+def test_fsck_of_a_data_directory_that_is_not_there_makes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fsck", "--data-dir", str(tmp_path / "mistyped")])
+    assert ended.value.code == Exit.USAGE
+    assert "mistyped/volumes is not a directory" in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
