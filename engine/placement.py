@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from .config import TrainConfig
-from .cost import formula_seconds, reads_ahead, step_cost
+from .cost import formula_seconds, step_cost
 from .home_choices import (
     DEFAULT_SLOTS,
     all_parked,
@@ -30,7 +30,8 @@ from .ways import planned_way
 
 MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
-_NUM_PLAYED = 6  # placements that the formula finds best are played through
+_NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
+_NUM_HOMES, _NUM_OF_HOME = 16, 4  # so many of each
 _NVME_GAIN = 0.05  # a drive is worn only where any other step takes so much longer
 
 
@@ -64,6 +65,7 @@ def choose_placement(
             finalists = _shortest(model, drives, finalists)
             finalists += fitting(_with_two_versions(sizes, finalists))
             finalists += fitting(with_host_updates(sizes.spec, config, finalists))
+            finalists += fitting(_with_cached_weights(sizes, finalists))
             best.append(_fastest(model, drives, finalists))
     (seconds, chosen), *streamed = best
     if streamed and seconds > streamed[0][0] * (1 + _NVME_GAIN):
@@ -79,9 +81,16 @@ def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> 
 def _shortest(
     model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
 ) -> list[Placement]:
-    """The placements that the formula finds best."""
+    """The placements that the formula finds best, and those of the best homes: variants of one
+    home that the formula takes for too short shall not be all that is played."""
     ranked = sorted(placements, key=lambda one: _by_formula(model, drives, one))
-    return ranked[:_NUM_PLAYED]
+    by_home: dict[object, list[Placement]] = {}
+    for one in ranked:
+        home = one.tiers, one.grad_tier, one.activation_tiers
+        if home in by_home or len(by_home) < _NUM_HOMES:
+            by_home.setdefault(home, []).append(one)
+    of_homes = [one for same in by_home.values() for one in same[:_NUM_OF_HOME]]
+    return [*ranked[:_NUM_PLAYED], *(one for one in of_homes if one not in ranked[:_NUM_PLAYED])]
 
 
 def _fastest(
@@ -91,8 +100,6 @@ def _fastest(
 
     def played(placement: Placement) -> float:
         way = planned_way(model.config, placement)
-        if reads_ahead(model, placement, way):
-            return formula_seconds(model, placement, way, drives)
         return step_cost(model, placement, way, drives).seconds
 
     times = [(played(one), one) for one in _shortest(model, drives, placements)]
@@ -118,6 +125,20 @@ def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterato
     for placement in placements:
         if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
             yield with_two_versions(sizes.spec, config, placement)
+
+
+def _with_cached_weights(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
+    """Device memory to spare keeps the weights of what is on NVMe: they are read no more, and the
+    state once. Updates are then made when the norm is known."""
+    config = sizes.config
+    free = config.strategy == "auto" and config.clip_way in ("auto", "serial")
+    if config.device != "cuda" or not free:
+        return
+    for placement in placements:
+        far = tuple(i for i, tier in enumerate(placement.tiers) if tier == "nvme")
+        alone = "host" not in placement.tiers and not placement.frozen
+        if far and alone and placement.keep_grads:
+            yield replace(placement, cached=far)
 
 
 def _may_guess(config: TrainConfig, placement: Placement) -> bool:

@@ -63,12 +63,14 @@ def _ways_round(
     """Of each visit what Turn says of it, but for what it waits for."""
     follows = write_order(visits)
     for visit, cost, earlier in zip(visits, costs, follows, strict=True):
-        in_slot = takes_slot(placement, visit)
+        in_slot, on_drive = takes_slot(placement, visit), placement.tiers[visit.record] == "nvme"
         yield {
             "work": cost.costs,
             "follows": earlier,
             "takes_slot": in_slot and not visit.held,
             "frees_slot": in_slot and not visit.holds,
+            "stages_in": on_drive and visit.reads != "nothing",
+            "stages_out": on_drive and visit.writes,
         }
 
 

@@ -21,14 +21,17 @@ class Turn:
 
     `work` is in bytes, but for compute, which is in seconds. It is read after the write of visit
     `follows`. `takes_slot`: it needs a slot of its own; `frees_slot`: one is free when it has been
-    copied down. It is computed when so many of the first visits as `after` says have been computed,
-    and so many written; it is read then, too, unless it is read `ahead`.
+    copied down. `stages_in`, `stages_out`: what it reads from the drive, or writes there, passes
+    through staging. It is computed when so many of the first visits as `after` says have been
+    computed, and so many written; it is read then, too, unless it is read `ahead`.
     """
 
     work: Work
     follows: int | None = None
     takes_slot: bool = True
     frees_slot: bool = True
+    stages_in: bool = True
+    stages_out: bool = True
     after: tuple[int, int] = (0, 0)
     ahead: bool = False
 
@@ -117,7 +120,7 @@ class _Clock:
             return False
         if stage == _COMPUTE:
             return self._has_passed(turn.after)
-        return stage != _DOWN or not turn.work[_WRITE] or self._has_staging()
+        return stage != _DOWN or not _stages_out(turn) or self._has_staging()
 
     def _may_read(self, i: int) -> bool:
         done, turn = self.done, self._turns[i]
@@ -129,7 +132,7 @@ class _Clock:
             return False
         if not turn.ahead and not self._has_passed(turn.after):
             return False
-        return not turn.work[_READ] or self._has_staging()
+        return not _stages_in(turn) or self._has_staging()
 
     def _has_passed(self, after: tuple[int, int]) -> bool:
         computed, written = after
@@ -141,7 +144,7 @@ class _Clock:
     def _start(self, stage: int, turn: Turn) -> None:
         if stage == _READ:
             self._slots_taken += turn.takes_slot
-        if self._passes_staging(stage, turn, first=(_READ, _DOWN)):
+        if (stage == _READ and _stages_in(turn)) or (stage == _DOWN and _stages_out(turn)):
             self._staging_taken += 1
         self.left[stage] = turn.work[stage]
         if not self.left[stage]:
@@ -151,16 +154,16 @@ class _Clock:
         turn = self._turns[self.done[stage]]
         if stage == _DOWN:
             self._slots_taken -= turn.frees_slot
-        if self._passes_staging(stage, turn, first=(_UP, _WRITE)):
+        if (stage == _UP and _stages_in(turn)) or (stage == _WRITE and _stages_out(turn)):
             self._staging_taken -= 1
         self.ends[stage][self.done[stage]] = self.now
         self.done[stage] += 1
         self.left[stage] = None
 
-    @staticmethod
-    def _passes_staging(stage: int, turn: Turn, *, first: tuple[int, int]) -> bool:
-        """Whether the record is on the drive's side of a place in staging at that stage."""
-        way_in, way_out = first
-        return bool(
-            (stage == way_in and turn.work[_READ]) or (stage == way_out and turn.work[_WRITE])
-        )
+
+def _stages_in(turn: Turn) -> bool:
+    return turn.stages_in and turn.work[_READ] > 0
+
+
+def _stages_out(turn: Turn) -> bool:
+    return turn.stages_out and turn.work[_WRITE] > 0

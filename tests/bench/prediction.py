@@ -1,176 +1,297 @@
 """Does a step take what the plan says, and is `auto` the best? Plans by measured rates, held to it.
 
-Compute is measured right before each run is timed, since a box that is shared drifts by more than
-a plan may be off.
+Compute is measured when a case begins, and again whenever a probe tells that the box has become
+faster or slower. A run that the probe found on an unsteady box is made again, while there is time.
+A run that fails is told, and the others go on.
 """
 
 import argparse
+import gc
 import json
 import platform
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from time import monotonic, perf_counter, process_time
 from typing import Any
 
-from headrace.engine import (
-    STRATEGIES,
-    CannotFit,
-    TrainConfig,
-    bench_step,
-    calibrate_compute,
-    detect_box,
-    make_plan,
-    shape_spec,
-)
+import torch
+
+from bench.prediction_cases import CASES, MB, Case, configure, contenders, with_budgets
+from headrace.engine import bench_step, calibrate_compute, usable_cores
 from headrace.storage import VolumeConfig, calibrate_volume
 
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
-MB = 10**6
-MIB = 2**20
+LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
+STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
+MINUTES = {"cpu": 12.0, "cuda": 4.0}
+TRIES = 3
+FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # on a CPU with auto's own budgets
+RESULTS = Path(__file__).parent / "results"
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Runs to predict: a shape, its layers, a drive's rate in MB/s, rows and tokens of a step.
+class Probe:
+    """A piece of arithmetic as large as a small layer's, timed again and again."""
 
-    `memory`: of the state, the share that host memory is given beside what every run needs.
-    """
+    def __init__(self, device: str) -> None:
+        size, dtype = (256, torch.float32) if device == "cpu" else (4096, torch.bfloat16)
+        self._left = torch.randn(size, size, device=device, dtype=dtype)
+        self._device = device
+        self.seconds()  # the first one starts what torch starts
 
-    name: str
-    throttle: int
-    rows: int
-    tokens: int
-    memory: float = 0.0
-    settings: dict[str, Any] = field(default_factory=dict)
-    shape: str = "tiny"
-    layers: int = 8
+    def seconds(self) -> float:
+        """Of fifty products, the middle one of seven times."""
+        times = []
+        for _ in range(7):
+            self._wait()
+            started = perf_counter()
+            for _ in range(50):
+                self._left @ self._left
+            self._wait()
+            times.append(perf_counter() - started)
+        return median(times)
 
-
-CASES = (
-    Case(name="slow drive, few tokens", throttle=60, rows=4, tokens=128),
-    Case(name="slow drive, more tokens", throttle=60, rows=8, tokens=256),
-    Case(name="fast drive, few tokens", throttle=250, rows=4, tokens=256),
-    Case(name="fast drive, more tokens", throttle=250, rows=16, tokens=256),
-    Case(name="memory for the state", throttle=60, rows=8, tokens=256, memory=3.0),
-    Case(name="compact state", throttle=60, rows=8, tokens=256, settings={"state_format": "q8"}),
-    Case(name="one slot", throttle=120, rows=8, tokens=256, settings={"num_slots": 1}),
-    Case(name="five slots", throttle=120, rows=8, tokens=256, settings={"num_slots": 5}),
-    Case(name="nothing recomputed", throttle=120, rows=8, tokens=256,
-         settings={"recompute": "none"}),
-    Case(name="clip by layer", throttle=120, rows=8, tokens=256,
-         settings={"clip_mode": "per_layer"}),
-)  # fmt: skip
+    def _wait(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
 
 
-def configure(case: Case, strategy: str, device: str) -> TrainConfig:
-    """The run of a case under a strategy; commits are left to those whose state is on NVMe."""
-    on_gpu = device == "cuda"
-    return TrainConfig(
-        model="",
-        dataset="",
-        device=device,  # type: ignore[arg-type]
-        compute_dtype="bfloat16" if on_gpu else "float32",
-        strategy=strategy,  # type: ignore[arg-type]
-        batch_rows=case.rows,
-        microbatch_rows=max(1, case.rows // 2),
-        packing="off",
-        loss_chunk_tokens=4096 if on_gpu else 256,
-        max_grad_norm=1e9,
-        **case.settings,
-    )
+class Bench:
+    """The cases on one device, one after the other."""
 
+    def __init__(self, device: str, scratch: Path, steps: int | None) -> None:
+        self._device = device
+        self._scratch = scratch
+        self._steps = steps
+        self._probe = Probe(device)
+        self._calibrated: dict[str, float] = {}  # by case: the probe when compute was measured
 
-def budgets(case: Case, config: TrainConfig, folder: VolumeConfig) -> TrainConfig:
-    """Room for everything but the state; of the state, half on the device for those that split."""
-    spec = shape_spec(case.shape, case.layers)
-    box = detect_box(device=config.device, volumes=[folder])
-    roomy = replace(config, strategy="auto", state_tier="nvme")
-    plan = make_plan(spec, roomy, longest_row_tokens=case.tokens, box=box)
-    state = sum(plan.basis.sizes.state_bytes)
-    tiers = STRATEGIES[config.strategy].tiers
-    host = 4 * state if "nvme" not in tiers or config.strategy == "zero_offload" else 0
-    host += state // 2 if config.strategy == "zero_infinity" else 0  # its sums of gradients
-    split = len(tiers) == 2 and "device" in tiers
-    return replace(
-        config,
-        host_bytes=int(plan.total_host_bytes + host + case.memory * state + MIB),
-        device_bytes=plan.total_device_bytes + (state // 2 if split else 4 * state),
-    )
+    def volume(self, case: Case) -> VolumeConfig:
+        """A folder for each rate, with what was measured there."""
+        path = self._scratch / f"{case.throttle}"
+        volume = VolumeConfig(path=path, throttle_bytes_per_second=case.throttle * MB)
+        if not path.exists():
+            path.mkdir()
+            calibrate_volume(volume)
+        return volume
 
+    def names(self, case: Case) -> list[str]:
+        """The strategies to run."""
+        self._calibrate(case, self._probe.seconds())
+        return contenders(case, self._device, self.volume(case))
 
-def measure(case: Case, strategy: str, volume: VolumeConfig, *, steps: int, device: str) -> Any:
-    """Plan and time one run; the error is a share of what was measured. None if it cannot run."""
-    spec = shape_spec(case.shape, case.layers)
-    config = configure(case, strategy, device)
-    try:
-        config = budgets(case, config, volume)
-        calibrate_compute(spec, config, [volume], microbatch_tokens=case.rows * case.tokens)
+    def run(self, case: Case, strategy: str) -> Row:
+        """Plan and time one run; with `failed` when it could not be."""
+        row: Row = {"case": case.name, "strategy": strategy}
+        started = monotonic()
+        try:
+            row |= self._measure(case, strategy)
+        except Exception as error:  # whatever it is, the other runs are wanted too
+            traceback.print_exc()
+            row["failed"] = f"{type(error).__name__}: {error}"
+        gc.collect()
+        if self._device == "cuda":
+            torch.cuda.empty_cache()
+        return {**row, "wall_seconds": monotonic() - started}
+
+    def _calibrate(self, case: Case, probed: float) -> float:
+        """The probe at the last calibration, which is now when the box has changed since."""
+        before = self._calibrated.get(case.name)
+        if before is None or abs(probed / before - 1) > STEADY / 2:
+            tokens = case.rows * case.tokens // case.microbatches
+            config = configure(case, "auto", self._device)
+            volume = self.volume(case)
+            calibrate_compute(case.spec, config, [volume], microbatch_tokens=tokens)
+            probed = (probed + self._probe.seconds()) / 2
+            self._calibrated[case.name] = probed
+        return self._calibrated[case.name]
+
+    def _measure(self, case: Case, strategy: str) -> Row:
+        at_calibration = self._calibrate(case, self._probe.seconds())
+        volume, on_gpu = self.volume(case), self._device == "cuda"
+        config = with_budgets(case, configure(case, strategy, self._device), volume)
+        if on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        worked: list[float] = []
+
+        @contextmanager
+        def around(step: int) -> Iterator[None]:
+            before = process_time()
+            yield
+            worked.append(process_time() - before)
+
         found = bench_step(
             config,
-            spec=spec,
+            spec=case.spec,
             tokens_per_row=case.tokens,
             slots=[config.num_slots],
             volumes=[volume],
-            num_steps=steps,
+            num_steps=self._steps or case.steps,
+            commit=case.commits,
+            around=around,
+            look=lambda work: {"left_in_arena": work.arena.free_bytes},
         )
-    except (CannotFit, ValueError) as error:
-        print(f"{case.name}, {strategy}: {error}", file=sys.stderr)
-        return None
-    (run,) = found["runs"].values()
-    plan = run["placement"]
-    return {
-        "case": case.name,
-        "strategy": strategy,
-        "tiers": {tier: plan["tiers"].count(tier) for tier in set(plan["tiers"])},
-        "bottleneck": plan["forecast"]["bottleneck"],
-        "planned_seconds": run["planned_seconds"],
-        "measured_seconds": run["step_seconds"],
-        "all_seconds": run["all_step_seconds"],
-        "error": run["planned_seconds"] / run["step_seconds"] - 1,
-    }
+        drift = self._probe.seconds() / at_calibration - 1
+        (run,) = found["runs"].values()
+        plan, timed = run["placement"], run["all_step_seconds"][1:]
+        spread = (max(timed) - min(timed)) / run["step_seconds"]
+        host = plan["total_host_bytes"]
+        reserved = torch.cuda.max_memory_reserved() if on_gpu else None
+        return {
+            "tiers": {tier: plan["tiers"].count(tier) for tier in sorted(set(plan["tiers"]))},
+            "bottleneck": plan["forecast"]["bottleneck"],
+            "ways": run["ways"],
+            "same_run": same_run(plan, run["ways"]),
+            "planned_seconds": run["planned_seconds"],
+            "measured_seconds": run["step_seconds"],
+            "all_seconds": timed,
+            "processor_seconds": median(worked[1:]),
+            "error": run["planned_seconds"] / run["step_seconds"] - 1,
+            "drift": drift,
+            "spread": spread,
+            "steady": abs(drift) <= STEADY and spread <= SPREAD,
+            "planned_device_bytes": plan["total_device_bytes"],
+            "reserved_share": reserved and reserved / plan["total_device_bytes"],
+            "planned_host_bytes": host,
+            "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
+        }
 
 
-def report(results: list[dict[str, Any]], device: str) -> dict[str, Any]:
-    """All runs, and whether the promises held."""
-    errors = sorted(abs(one["error"]) for one in results)
-    behind = {}
-    for name in dict.fromkeys(one["case"] for one in results):
-        runs = {one["strategy"]: one["measured_seconds"] for one in results if one["case"] == name}
-        if "auto" in runs and len(runs) > 1:
-            # A strategy that was given memory which auto was not is no rival.
-            rivals = [s for who, s in runs.items() if who in FAIR_RIVALS]
-            behind[name] = runs["auto"] / min([runs["auto"], *rivals]) - 1
-    return {
+def same_run(plan: Row, ways: list[str]) -> str:
+    """What makes two runs the same one by different names."""
+    names = ("tiers", "num_slots", "keep_layers", "activation_tiers", "grad_tier", "on_host",
+             "host_versions", "cached", "order", "keep_grads")  # fmt: skip
+    return json.dumps([[plan[name] for name in names], ways])
+
+
+def run_all(bench: Bench, cases: list[Case], only: list[str] | None, minutes: float) -> list[Row]:
+    """Every run once, then those that were on an unsteady box again while there is time."""
+    end = monotonic() + 60 * minutes
+    rows: list[Row] = []
+    for case in cases:
+        for name in only or bench.names(case):
+            rows.append(bench.run(case, name))
+            print(line(rows[-1]), file=sys.stderr, flush=True)
+    by_name = {case.name: case for case in cases}
+    for _ in range(TRIES - 1):
+        for i, row in enumerate(rows):
+            if row.get("steady", True) or monotonic() + row["wall_seconds"] > end:
+                continue
+            again = bench.run(by_name[row["case"]], row["strategy"])
+            print(f"again: {line(again)}", file=sys.stderr, flush=True)
+            if "failed" not in again and abs(again["drift"]) <= abs(row["drift"]):
+                rows[i] = {**again, "first_error": row.get("first_error", row["error"])}
+    return rows
+
+
+def report(rows: list[Row], device: str) -> dict[str, Any]:
+    """All runs, the verdict of each configuration, and whether the promises held."""
+    ran = [row for row in rows if "failed" not in row]
+    cases = {name: verdict(name, rows, device) for name in dict.fromkeys(r["case"] for r in rows)}
+    errors = sorted(abs(row["error"]) for row in ran)
+    found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "machine": platform.platform(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": version("torch"),
-        "median_error": median(errors),
-        "worst_error": errors[-1],
+        "num_runs": len(ran),
+        "num_failed": len(rows) - len(ran),
+        "num_unsteady": sum(not row["steady"] for row in ran),
+        "median_error": median(errors) if errors else None,
+        "worst_error": errors[-1] if errors else None,
+        "worst_error_on_a_steady_box": max((abs(r["error"]) for r in ran if r["steady"]),
+                                           default=None),
+        "cases": cases,
+    }  # fmt: skip
+    promised = bool(errors) and median(errors) <= MEDIAN_ERROR and errors[-1] <= WORST_ERROR
+    holds = promised and all(one["holds"] for one in cases.values())
+    return {**found, "holds": holds, "runs": rows}
+
+
+def verdict(case: str, rows: list[Row], device: str) -> Row:
+    """Of one configuration: its errors, how far `auto` is behind the best, memory where counted."""
+    mine = [row for row in rows if row["case"] == case]
+    ran = [row for row in mine if "failed" not in row]
+    behind = auto_behind(ran, device)
+    memory = all(in_bounds(row) for row in ran)
+    errors = [abs(row["error"]) for row in ran]
+    holds = bool(ran) and len(ran) == len(mine) and max(errors) <= WORST_ERROR
+    return {
+        "worst_error": max(errors, default=None),
+        "median_error": median(errors) if errors else None,
         "auto_behind_the_best": behind,
-        "holds": median(errors) <= MEDIAN_ERROR
-        and errors[-1] <= WORST_ERROR
-        and all(share <= AUTO_SLACK for share in behind.values()),
-        "runs": results,
+        "memory_as_planned": memory,
+        "holds": holds and memory and (behind is None or behind <= AUTO_SLACK),
     }
 
 
-FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # with auto's own budgets
+def auto_behind(ran: list[Row], device: str) -> float | None:
+    """Of the best step, the share that auto's takes more; None where auto did not run.
+
+    A rival that was given memory which auto was not, or that is the same run, is none.
+    """
+    auto = next((row for row in ran if row["strategy"] == "auto"), None)
+    if auto is None:
+        return None
+    rivals = [
+        row["measured_seconds"]
+        for row in ran
+        if (device == "cuda" or row["strategy"] in FAIR_RIVALS)
+        and row["same_run"] != auto["same_run"]
+    ]
+    return float(auto["measured_seconds"] / min([auto["measured_seconds"], *rivals]) - 1)
 
 
-def lines(results: list[dict[str, Any]]) -> Iterator[str]:
-    """A table for people."""
-    for one in results:
+def in_bounds(row: Row) -> bool:
+    """Whether what was counted of memory is as planned; on a CPU the device is not counted."""
+    shares = [row["host_share"], *filter(None, [row["reserved_share"]])]
+    return all(LEAST_MEMORY <= share <= MOST_MEMORY for share in shares)
+
+
+def line(row: Row) -> str:
+    """A run for people."""
+    name = f"{row['case']:24} {row['strategy']:14}"
+    if "failed" in row:
+        return f"{name} FAILED {row['failed']}"
+    reserved = row["reserved_share"]
+    return (
+        f"{name} {row['bottleneck']:8} planned {row['planned_seconds']:7.3f} s  measured "
+        f"{row['measured_seconds']:7.3f} s {100 * row['error']:+6.1f} %"
+        + (f"  reserved {reserved:.3f}" if reserved else "")
+        + f"  host {row['host_share']:.3f}"
+        + ("" if row["steady"] else f"  unsteady (probe {100 * row['drift']:+.0f} %, steps "
+                                    f"{100 * row['spread']:.0f} % apart)")
+    )  # fmt: skip
+
+
+def say(found: dict[str, Any]) -> Iterator[str]:
+    """The verdicts for people."""
+    for name, one in found["cases"].items():
+        parts = [f"{name:24} {'holds' if one['holds'] else 'MISSED'}"]
+        if one["worst_error"] is not None:
+            parts.append(f"errors {100 * one['median_error']:.1f} % median, "
+                         f"{100 * one['worst_error']:.1f} % worst")  # fmt: skip
+        if one["auto_behind_the_best"] is not None:
+            parts.append(f"auto {100 * one['auto_behind_the_best']:.1f} % behind the best")
+        parts.append("memory as planned" if one["memory_as_planned"] else "MEMORY NOT AS PLANNED")
+        yield ", ".join(parts)
+    if found["num_runs"]:
         yield (
-            f"{one['case']:24} {one['strategy']:14} {one['bottleneck']:8} "
-            f"planned {one['planned_seconds']:8.3f} s  measured {one['measured_seconds']:8.3f} s  "
-            f"{100 * one['error']:+6.1f} %"
+            f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_unsteady']} on "
+            f"an unsteady box: {100 * found['median_error']:.1f} % median, "
+            f"{100 * found['worst_error']:.1f} % worst: "
+            + ("all held" if found["holds"] else "NOT ALL HELD")
         )
 
 
@@ -179,28 +300,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--volume", type=Path, help="a directory on the drive that is meant")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--steps", type=int, default=5, help="timed steps a run, after one")
+    parser.add_argument("--steps", type=int, help="timed steps a run, after one; 5 unless given")
     parser.add_argument("--case", action="append", help="only those whose name begins like this")
     parser.add_argument("--strategy", action="append", help="only these; all unless given")
-    parser.add_argument("--json", type=Path, help="write the result there too")
+    parser.add_argument("--minutes", type=float, help="in which unsteady runs are made again")
+    parser.add_argument("--json", type=Path, help="the result's file, in place of the dated one")
     options = parser.parse_args()
-    results = []
+    cases = [
+        case
+        for case in CASES[options.device]
+        if not options.case or any(case.name.startswith(name) for name in options.case)
+    ]
+    if options.device == "cpu":  # one core is left to the threads that move records
+        torch.set_num_threads(max(1, usable_cores() - 1))
+    minutes = options.minutes or MINUTES[options.device]
+    date = datetime.now(UTC).date().isoformat()
     with tempfile.TemporaryDirectory(dir=options.volume, prefix="prediction-") as scratch:
-        for case in CASES:
-            if options.case and not any(case.name.startswith(name) for name in options.case):
-                continue
-            drive = VolumeConfig(path=Path(scratch), throttle_bytes_per_second=case.throttle * MB)
-            calibrate_volume(drive)
-            for name in options.strategy or STRATEGIES:
-                found = measure(case, name, drive, steps=options.steps, device=options.device)
-                if found is not None:
-                    results.append(found)
-                    print(*lines([found]), file=sys.stderr, flush=True)
-    found = report(results, options.device)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
+        bench = Bench(options.device, Path(scratch), options.steps)
+        found = report(run_all(bench, cases, options.strategy, minutes), options.device)
+    path = options.json or RESULTS / f"{date}-prediction-{options.device}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(*say(found), f"written to {path}", sep="\n")
     sys.exit(0 if found["holds"] else 1)
 
 

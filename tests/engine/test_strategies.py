@@ -111,6 +111,40 @@ def test_a_strategy_changes_no_bit_and_moves_what_its_formula_says(
         assert step[link]["payload_bytes"] == pytest.approx(wanted, rel=0.02), link
 
 
+def test_cached_weights_beside_records_on_the_device_change_no_bit(
+    origin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU with room for all weights and some of the state is planned."""
+    model, dataset, plain = origin
+    count = len(read_model_spec(model).records)
+    far = tuple(range(count - 3))
+    tiers: Any = ("nvme",) * len(far) + ("device",) * 3
+    mixed = Placement(tiers=tiers, num_slots=3, cached=far)
+    monkeypatch.setattr("headrace.engine.plan.choose_placement", lambda *_, **__: mixed)
+    run = Run(tmp_path, model, dataset, **COMMON)
+    run.go()
+    assert_same_state(run.state(), plain.state())
+    (plan,) = [event.data for event in run.events if event.type == "plan"]
+    assert plan["clip_way"] == "serial" and tuple(plan["cached"]) == far
+    step = run.metrics()[2]["links"]
+    params = sum(read_model_spec(model).records[i].num_params for i in far)
+    assert step["nvme_read"]["payload_bytes"] == pytest.approx(12 * params, rel=0.02)
+
+
+def test_room_on_a_gpu_keeps_the_weights_of_what_is_on_nvme() -> None:
+    spec = shape_spec("llama-8b-vocab-32k", 2)
+    config = TrainConfig(
+        model="m", dataset="d", device="cuda", compute_dtype="bfloat16", state_tier="nvme",
+        batch_rows=8, packing="off", clip_mode="exact",
+    )  # fmt: skip
+    box = Box(device="cuda", device_bytes=2**35, host_bytes=2**35, volumes={"/d": 2**40})
+    others = (replace(config, clip_way="speculative"), replace(config, strategy="memascend"))
+    plans = [make_plan(spec, run, longest_row_tokens=1024, box=box) for run in (config, *others)]
+    assert [bool(one.cached) for one in plans] == [True, False, False]
+    first, second = (one.forecast.step.seconds for one in plans[:2])
+    assert first < second
+
+
 BOX = Box(device="cpu", device_bytes=2**33, host_bytes=2**33, volumes={"/d": 2**40})
 
 
