@@ -128,6 +128,7 @@ def test_what_cannot_train_is_named_by_line_and_reason(case: Case, tmp_path: Pat
         words, *_ = [said for said in examples if said.startswith((f"{place}:", f"{place} "))]
         assert problem.said in words
         assert words in str(caught.value)
+    assert case.advice in str(caught.value)
     seen = {(problem.line, problem.code) for problem in quick(case, file).problems}
     assert seen <= found, "what the quick check refuses, the whole one refuses for the same reason"
 
