@@ -1,6 +1,7 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
@@ -25,7 +26,7 @@ NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 _DEVICE_ALIGNMENT = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what every placement asks is summed once
 class Sizes:
     """Byte counts of a model and a run, from which every placement is summed."""
 
@@ -71,7 +72,7 @@ class Sizes:
             num_steps=extent.num_steps,
         )
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """A slot that holds the state of any record, and of a frozen one what is converted."""
         homes = zip(self.spec.records, self.state_bytes, strict=True)
@@ -79,19 +80,19 @@ class Sizes:
             size + (0 if record.base is None else self.piece_bytes) for record, size in homes
         )
 
-    @property
+    @cached_property
     def layer_elements(self) -> int:
         """Elements of the largest layer."""
         return max(record.num_elements for record in self.spec.of_kind("layer"))
 
-    @property
+    @cached_property
     def layer_grad_elements(self) -> int:
         """Elements of the largest sum of gradients that a layer has."""
         return max(
             (r.num_elements for r in self.spec.trained if r.kind in ("layer", "beside")), default=0
         )
 
-    @property
+    @cached_property
     def layer_weights_bytes(self) -> int:
         """A layer's weights in the compute dtype, where the record holds them in another form."""
         coded = any(record.base in CODED_FORMATS for record in self.spec.records)
@@ -104,7 +105,7 @@ class Sizes:
         """Bytes of an element in the compute dtype."""
         return DTYPE_BYTES[self.config.compute_dtype]
 
-    @property
+    @cached_property
     def boundary_bytes(self) -> int:
         """All layer inputs of one step that backward comes back to."""
         return (self.spec.num_layers - self.spec.first_backward_layer) * self.hidden_bytes
@@ -119,7 +120,7 @@ class Sizes:
         """The input of one layer, one microbatch."""
         return self.microbatch_tokens * self.spec.hidden_size * self.compute_bytes
 
-    @property
+    @cached_property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
         return self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
@@ -226,6 +227,8 @@ class Sizes:
         return cached_weight_bytes(layout, self.config.compute_dtype)
 
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
+        if tier not in placement.tiers or (frozen and not placement.frozen):
+            return 0
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
@@ -237,14 +240,19 @@ class Sizes:
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
-        grad_tier, on_host = placement.grad_tier, placement.on_host
-        return sum(
-            kept_grad_bytes(self.config, record)
-            for i, record in enumerate(self.spec.records)
-            if keeps_grad_on_device(i, placement.tiers, grad_tier, on_host) == on_device
+        tiers, grad_tier, on_host = placement.tiers, placement.grad_tier, set(placement.on_host)
+        near = sum(
+            size
+            for i, size in enumerate(self._grad_bytes)
+            if keeps_grad_on_device(i, tiers, grad_tier, on_host)
         )
+        return near if on_device else sum(self._grad_bytes) - near
 
-    @property
+    @cached_property
+    def _grad_bytes(self) -> tuple[int, ...]:
+        return tuple(kept_grad_bytes(self.config, record) for record in self.spec.records)
+
+    @cached_property
     def _grad_buffers(self) -> int:
         largest = max(record.num_elements for record in self.spec.trained)
         one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
