@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .run import run_job
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
+    from .sizes import compiles_well
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
@@ -106,6 +107,7 @@ _HOMES = {
     "RowLengths": "packing",
     "settle_microbatch": "packing",
     "fit_microbatch": "fit",
+    "compiles_well": "sizes",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
@@ -186,6 +188,7 @@ __all__ = [
     "compare_schemes",
     "cpu_kernel",
     "detect_box",
+    "compiles_well",
     "exports_of",
     "fit_microbatch",
     "known_rates",

@@ -10,6 +10,7 @@ fails a check is refused with the reason.
 import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from os.path import commonprefix
 from unicodedata import normalize
 
@@ -62,13 +63,19 @@ def render(
         raise RenderProblem("double_bos", "the row begins with two beginning-of-text tokens")
     if everything:
         return Example(ids=rendered.ids, labels=rendered.ids, notes=notes)
-    control = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    control = _control_ids(tokenizer)
     labels = [NOT_TRAINED] * len(rendered.ids)
     for turn in _turns(dialogue, conversation, rendered):
         end = _end_token(turn, rendered, control)
         _prove(tokenizer, turn, rendered, end)
         labels[turn.start : end + 1] = rendered.ids[turn.start : end + 1]
     return Example(ids=rendered.ids, labels=labels, notes=notes)
+
+
+@lru_cache(maxsize=4)
+def _control_ids(tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Ids of control tokens; kept, since the tokenizer makes its tables anew at each question."""
+    return frozenset({*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
 
 
 def _turns(dialogue: Dialogue, conversation: Conversation, rendered: _Rendered) -> list[_Turn]:
@@ -87,7 +94,7 @@ def _turn_by_prefix(
         raise RenderProblem("assistant_first", reason)
     is_last = i + 1 == len(conversation.messages)
     before = dialogue.text(i, prompt=True)
-    upto = rendered.text if is_last else dialogue.text(i + 1)
+    upto = _without_text_end(rendered.text if is_last else dialogue.text(i + 1), dialogue.tokenizer)
     for part in (before, upto):
         _check_prefix(part, rendered.text, i)
     # Offsets of white space may be trimmed to nothing at its end, so compare ends with the start.
@@ -95,6 +102,22 @@ def _turn_by_prefix(
     stop = bisect_left(rendered.offsets, len(upto), key=lambda span: span[0])
     message = conversation.messages[i]
     return _Turn(message=message, start=start, stop=stop, begins=len(before))
+
+
+def _without_text_end(text: str, tokenizer: ChatTokenizer) -> str:
+    """Text up to a turn, without the end of all text that some templates put behind the end of
+    the last turn."""
+    end = tokenizer.eos_token
+    shorter = text.rstrip().removesuffix(end) if end else text
+    turn_ends = tuple(token for token in _control_texts(tokenizer) if token != end)
+    return shorter if shorter.rstrip().endswith(turn_ends) else text
+
+
+@lru_cache(maxsize=4)
+def _control_texts(tokenizer: ChatTokenizer) -> frozenset[str]:
+    """The control tokens as text; kept as `_control_ids` are."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values())
+    return frozenset({*tokenizer.all_special_tokens, *added} - {""})
 
 
 def _check_prefix(part: str, text: str, i: int) -> None:
@@ -129,7 +152,7 @@ def _marked_turns(
     ]
 
 
-def _end_token(turn: _Turn, rendered: _Rendered, control: set[int]) -> int:
+def _end_token(turn: _Turn, rendered: _Rendered, control: frozenset[int]) -> int:
     """Index of the control token that closes the turn, white space after it aside."""
     last = turn.stop - 1
     while last > turn.start and not rendered.text[slice(*rendered.offsets[last])].strip():

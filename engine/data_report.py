@@ -21,7 +21,10 @@ ADVICE = {
         "shorten them, raise max_seq_len, or set overlong to drop, truncate_left or truncate_right"
     ),
     "no_template": "a model that chats brings its template; base models take plain text",
-    "template_error": "reword them so that the model's template accepts them",
+    "template_error": (
+        "reword them so that the model's template accepts them; where it wants users and "
+        "assistants in turn, put what the system says into the first turn of the user"
+    ),
     "template_rewrites_history": PART_THEM,
     "turn_lost": PART_THEM,
     "reasoning_lost": PART_THEM,

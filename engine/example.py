@@ -13,6 +13,7 @@ class ChatTokenizer(Protocol):
     chat_template: Any
     bos_token: str | None
     bos_token_id: int | None
+    eos_token: str | None
     eos_token_id: int | None
     all_special_ids: list[int]
     all_special_tokens: list[str]
@@ -20,6 +21,9 @@ class ChatTokenizer(Protocol):
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
         """Render messages to text, or to ids with a mask of the marked turns."""
+
+    def __hash__(self) -> int:
+        """By identity."""
 
     def __call__(self, text: str, **kwargs: Any) -> Any:
         """Encode text to `input_ids` and `offset_mapping`."""

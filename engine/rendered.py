@@ -8,6 +8,7 @@ from .example import RenderProblem
 from .row_types import Conversation, Message
 
 Note = tuple[str, str]
+SYSTEM = ("system", "developer")
 
 
 def check_nothing_lost(conversation: Conversation, text: str) -> tuple[Note, ...]:
@@ -21,7 +22,7 @@ def check_nothing_lost(conversation: Conversation, text: str) -> tuple[Note, ...
     at = 0
     for i, message in enumerate(conversation.messages):
         where = f"messages[{i}]"
-        free = message.role in ("system", "developer")  # templates put it where they like
+        free = message.role in SYSTEM  # templates put it where they like
         end = _find(message, where, text, 0 if free else at, notes)
         at = at if free else end
         _check_reasoning(message, where, text, notes)
@@ -36,7 +37,9 @@ def check_nothing_lost(conversation: Conversation, text: str) -> tuple[Note, ...
 
 def what_was_said(message: Message) -> Iterator[tuple[str, ...]]:
     """All that a trained turn must hold; each in spellings of which one must be there."""
-    yield ((message.content or "").strip(),)
+    words = (message.content or "").strip()
+    for part in _thought_and_answer(words) or (words,):
+        yield (part,)
     if message.reasoning:
         yield (message.reasoning.strip(),)
     for call in message.tool_calls:
@@ -60,18 +63,50 @@ def _find(message: Message, where: str, text: str, at: int, notes: list[Note]) -
     quoted = _quoted(words)  # some templates quote what tools answer
     if message.role == "tool" and (begin := text.find(quoted, at)) >= 0:
         return begin + len(quoted)
-    answer = words.rpartition("</think>")[2].strip()
-    if message.role == "assistant" and not message.trained and "</think>" in words:
-        begin = text.find(answer, at)
-        if begin >= 0:
-            notes.append(_left_out(where))
-            return begin + len(answer)
+    if message.role == "assistant" and (parts := _thought_and_answer(words)):
+        return _find_reasoning(message, where, text, at, parts, notes)
+    raise _lost(message, where)
+
+
+def _find_reasoning(
+    message: Message,
+    where: str,
+    text: str,
+    at: int,
+    parts: tuple[str, str],
+    notes: list[Note],
+) -> int:
+    """Where a turn ends whose reasoning the template has set anew, or left out where it may."""
+    thought, answer = parts
+    begin = text.find(thought, at)
+    end = text.find(answer, begin + len(thought)) if begin >= 0 else -1
+    if end >= 0:
+        said = f"the chat template sets white space around the reasoning of {where} anew"
+        notes.append(("white_space_cut", said))
+        return end + len(answer)
+    end = text.find(answer, at)
+    if message.trained or end < 0:
+        raise _lost(message, where)
+    notes.append(_left_out(where))
+    return end + len(answer)
+
+
+def _thought_and_answer(words: str) -> tuple[str, str] | None:
+    """Reasoning that stands before the words, as many models write it, and the words."""
+    thought, closed, answer = words.rpartition("</think>")
+    before, _, thought = thought.rpartition("<think>")
+    return (thought.strip(), answer.strip()) if closed and not before.strip() else None
+
+
+def _lost(message: Message, where: str) -> RenderProblem:
     reason = f"the model's chat template loses or rewrites {where} ({message.role})"
-    if message.trained and "</think>" in words:
+    if message.trained and "</think>" in (message.content or ""):
         reason += (
             "; it keeps reasoning in the last turn alone, so train that one alone, or each apart"
         )
-    raise RenderProblem("turn_lost", reason)
+    if message.role in SYSTEM:
+        reason += "; put its words into the first turn of the user"
+    return RenderProblem("turn_lost", reason)
 
 
 def _check_reasoning(message: Message, where: str, text: str, notes: list[Note]) -> None:

@@ -240,7 +240,9 @@ def _orphan(row: Conversation) -> str | None:
 
 def _num_predicted(example: Example) -> int:
     """Labels that are predicted: the first token of a row is predicted from nothing."""
-    return sum(label != NOT_TRAINED for label in example.labels[1:])
+    labels = example.labels
+    first = bool(labels) and labels[0] != NOT_TRAINED
+    return len(labels) - labels.count(NOT_TRAINED) - first
 
 
 def _same(row: Sequence[Example]) -> bool:

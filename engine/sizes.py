@@ -1,6 +1,6 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
@@ -259,6 +259,14 @@ def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask"
     if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
         return "kernel"
     return "each" if config.compile == "off" else "mask"
+
+
+def compiles_well(spec: ModelSpec, config: TrainConfig) -> bool:
+    """Whether layers are worth compiling unasked: on a GPU, but for those with experts, which stay
+    as they are written, and not where packed rows would need a mask for it."""
+    if config.device != "cuda" or spec.experts is not None:
+        return False
+    return packed_way(spec, replace(config, compile="dynamic")) != "mask"
 
 
 def sum_bytes(record: RecordLayout) -> int:

@@ -61,6 +61,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "gradient_accumulation_steps": ("Accumulation", "microbatches in a step"),
     "packing": ("Packing", "short rows together, each seeing itself alone"),
     "microbatch_tokens": ("Microbatch", "tokens at most"),
+    "compile": ("Compile layers", "on a GPU once for all lengths, unless told otherwise"),
     "overlong": ("Rows that are too long", "refused unless told otherwise"),
     "train_on": ("Trained part", "of each row"),
     "loss_chunk": ("Loss chunk", "positions at a time"),

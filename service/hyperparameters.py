@@ -22,7 +22,12 @@ MAX_AUTO_MICROBATCH_ROWS = 4
 
 
 def settle(
-    asked: Mapping[str, Any], kind: Objective = "supervised", *, num_rows: int, max_positions: int
+    asked: Mapping[str, Any],
+    kind: Objective = "supervised",
+    *,
+    num_rows: int,
+    max_positions: int,
+    compiles: bool = False,
 ) -> dict[str, Any]:
     """Hyperparameters with every "auto" replaced. Settling what is settled changes nothing.
 
@@ -30,9 +35,9 @@ def settle(
     would pass 10,000 steps. learning_rate: the multiplier times 1e-5, of adapters times 2e-4, of
     dpo a tenth of these. beta: 0.1. max_seq_len: what the model can do.
     gradient_accumulation_steps: microbatches of up to 4 rows. packing: on, in microbatches of as
-    many tokens as so many of the longest rows take, once the rows are known. router_aux_loss_coef:
-    None, as the model's config says. adapter: rank 16, alpha twice the rank, on every projection;
-    the base of qlora is nf4.
+    many tokens as so many of the longest rows take, once the rows are known. compile: dynamic where
+    layers are compiled unasked (`compiles`). router_aux_loss_coef: None, as the model's config
+    says. adapter: rank 16, alpha twice the rank, on every projection; the base of qlora is nf4.
     """
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
@@ -56,6 +61,7 @@ def settle(
             batch, asked.get("gradient_accumulation_steps") or auto_accumulation
         ),
         "packing": asked.get("packing") or "on",
+        "compile": asked.get("compile") or ("dynamic" if compiles else "off"),
         "microbatch_tokens": asked.get("microbatch_tokens"),
         "max_steps": asked.get("max_steps"),
         "max_seq_len": asked.get("max_seq_len") or max_positions,
@@ -65,12 +71,7 @@ def settle(
         "eval_every": asked.get("eval_every"),
         "rehearsal": asked.get("rehearsal") or "auto",
         "row_losses": kind == "supervised" and asked.get("row_losses") is not False,
-        "sample_prompts": asked.get("sample_prompts"),
-        "sample_rows": asked.get("sample_rows") or 0,
-        "sample_tokens": asked.get("sample_tokens") or 64,
-        "sample_prompt_tokens": asked.get("sample_prompt_tokens") or 512,
-        "sample_temperature": asked.get("sample_temperature") or 0.0,
-        "sample_seed": asked.get("sample_seed") or 0,
+        **_settle_samples(asked),
         "early_stopping": asked.get("early_stopping"),
         "checkpoint_every": asked.get("checkpoint_every"),
         "keep_last": asked.get("keep_last") or 1,
@@ -79,6 +80,18 @@ def settle(
         "adapter": _settle_adapter(asked.get("adapter")),
         "freeze": asked.get("freeze"),
         **_settle_dpo(asked, kind),
+    }
+
+
+def _settle_samples(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model writes at evaluations: nothing, unless asked for."""
+    return {
+        "sample_prompts": asked.get("sample_prompts"),
+        "sample_rows": asked.get("sample_rows") or 0,
+        "sample_tokens": asked.get("sample_tokens") or 64,
+        "sample_prompt_tokens": asked.get("sample_prompt_tokens") or 512,
+        "sample_temperature": asked.get("sample_temperature") or 0.0,
+        "sample_seed": asked.get("sample_seed") or 0,
     }
 
 

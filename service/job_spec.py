@@ -29,6 +29,7 @@ from headrace.engine import (
     read_model_spec,
 )
 
+from .computing import compiles, compute_dtype
 from .errors import ApiError
 from .hyperparameters import check_asked, method_values, settle
 from .method import kind_of, method_of, settings_of, speaking_of
@@ -101,7 +102,11 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
     check_export(body, asked)
     check_integrations(body)
     hyperparameters = settle(
-        asked, kind, num_rows=survey.num_rows, max_positions=spec.max_positions
+        asked,
+        kind,
+        num_rows=survey.num_rows,
+        max_positions=spec.max_positions,
+        compiles=compiles(spec, body, asked, site),
     )
     seed = body["seed"] if body.get("seed") is not None else secrets.randbelow(2**31)
     values = train_values(body, hyperparameters, seed=seed, site=site)
@@ -144,12 +149,11 @@ def train_values(
 ) -> dict[str, Any]:
     """The fields of TrainConfig for settled hyperparameters; data set and model are still open."""
     batch, accumulation = settled["batch_size"], settled["gradient_accumulation_steps"]
-    auto_dtype = "float32" if site.device == "cpu" else "bfloat16"
     deterministic = body.get("deterministic")
     return {
         "seed": seed,
         "device": site.device,
-        "compute_dtype": body.get("compute_dtype") or auto_dtype,
+        "compute_dtype": compute_dtype(body, site),
         "state_format": state_format(body),
         "clip_mode": settled["clip_mode"],
         "max_grad_norm": settled["max_grad_norm"],
@@ -160,6 +164,7 @@ def train_values(
         "batch_rows": batch,
         "microbatch_rows": math.ceil(batch / accumulation),
         "packing": settled.get("packing", "on"),  # jobs from before there was a choice have none
+        "compile": settled.get("compile", "off"),  # likewise
         "microbatch_tokens": settled.get("microbatch_tokens"),
         "num_epochs": settled["n_epochs"],
         "max_steps": settled["max_steps"],

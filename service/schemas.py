@@ -37,6 +37,12 @@ HOST_BYTES = (
     "steps and, where they must, inputs of layers until their backward pass. The plan counts both "
     "in the room demanded and in what is written."
 )
+Compile = Literal["off", "static", "dynamic"]
+COMPILE = (
+    "Whether torch.compile makes the layers: once for all lengths (dynamic), for each (static), or "
+    "not at all. Left open: dynamic on a GPU where the model's layers can, and off on a CPU. What "
+    "was compiled stays in the data directory, for later jobs."
+)
 NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
 Key = Annotated[Text, StringConstraints(max_length=64)]
 Value = Annotated[Text, StringConstraints(max_length=512)]
@@ -66,6 +72,9 @@ class Hyperparameters(Strict):
     router_aux_loss_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     gradient_accumulation_steps: Count | None = None
     packing: Literal["on", "off"] | None = None
+    compile: Annotated[Literal["off", "static", "dynamic"], Field(description=COMPILE)] | None = (
+        None
+    )
     microbatch_tokens: Count | None = None
     max_steps: Count | None = None
     max_seq_len: Count | None = None

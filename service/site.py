@@ -17,6 +17,7 @@ import pynvml
 from headrace.engine import Box, available_memory, detect_box, known_rates
 from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume
 
+from .compiler import find_compiler
 from .errors import ApiError
 from .settings import Settings
 
@@ -41,13 +42,16 @@ class Site:
     volumes: tuple[str, ...]
     lent: Mapping[str, int] = field(default_factory=dict)
     calibrate: bool = False  # the first job measures what is not known yet
+    compiles: bool = False  # layers, for jobs that leave that open
     described: Box | None = None  # planned for, in place of this machine
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """The site that the settings describe."""
+        device = find_device() if settings.device == "auto" else settings.device
         return cls(
-            device=find_device() if settings.device == "auto" else settings.device,
+            device=device,
+            compiles=device == "cuda" and find_compiler().usable,
             device_bytes=settings.device_bytes,
             host_bytes=settings.host_bytes,
             volumes=settings.volume_list,
@@ -57,7 +61,9 @@ class Site:
     def on(self, box: Box) -> "Site":
         """The same site, as if the machine were that box."""
         device: Device = "cuda" if box.device == "cuda" else "cpu"
-        return replace(self, device=device, volumes=tuple(box.volumes), described=box)
+        compiles = device == "cuda"
+        volumes = tuple(box.volumes)
+        return replace(self, device=device, volumes=volumes, described=box, compiles=compiles)
 
     def box(self) -> Box:
         """What the machine has free at this moment. ApiError when its GPU is gone."""

@@ -4,12 +4,12 @@ import importlib.util
 import os
 import shutil
 import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..compiler import find_compiler
 from .output import human_bytes
 
 Verdict = Literal["pass", "warn", "fail"]
@@ -100,10 +100,10 @@ def _has_cuda() -> bool:
 
 def check_compiler(*, needed: bool) -> Check:
     """A C compiler and Python's headers, which Triton and torch.compile use on a GPU."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
-    found = f"{compiler or 'no C compiler'}, Python headers {'found' if headers else 'missing'}"
-    if compiler and headers:
+    compiler = find_compiler()
+    headers = "found" if compiler.headers else "missing"
+    found = f"{compiler.path or 'no C compiler'}, Python headers {headers}"
+    if compiler.usable:
         return Check(name="compiler", verdict="pass", found=found)
     if not needed:
         return Check(name="compiler", verdict="pass", found=f"{found}; the CPU needs neither")

@@ -27,7 +27,9 @@ Rows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
 MicrobatchRows = Annotated[
     int | None, typer.Option(min=1, help="Rows at once, at most; all of a step unless given.")
 ]
-Tokens = Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")]
+Tokens = Annotated[
+    int, typer.Option(min=2, help="Tokens of the longest row; of dpo with both answers.")
+]
 Steps = Annotated[int | None, typer.Option(min=1, help="Steps of the whole job.")]
 Settings = Annotated[
     list[str] | None,

@@ -28,8 +28,8 @@ class Case:
 
     One of three fates: `refused`, words of why the file itself cannot be read; `problems`, the rows
     that stop the training; else the file is taken, and `trained` are the labelled runs of all rows,
-    decoded. `notes` counts findings by code; `options` go to `prepare_dataset`. Of the rows in
-    `valid`, `in_training` must be found in the training data too.
+    decoded. `advice` is told with problems. `notes` counts findings by code; `options` go to
+    `prepare_dataset`. Of the rows in `valid`, `in_training` must be found in the training data too.
     """
 
     seen: str
@@ -41,6 +41,7 @@ class Case:
     notes: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = CHAT_TEMPLATE
+    advice: str = ""
     tokenizer: str = "tiny"
     file_name: str = "train.jsonl"
     valid: bytes = b""

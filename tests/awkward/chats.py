@@ -33,6 +33,13 @@ MERGES_SYSTEM = (
     "{% endif %}" + TEXT + "{% endif %}{% endfor %}" + PROMPT
 )
 DROPS_THE_SECOND = looped("{% if loop.index0 != 1 %}" + HEADER + TEXT + "{% endif %}")
+SETS_REASONING = looped(
+    HEADER
+    + "{% if message.role == 'assistant' %}{% set parts = message.content.split('</think>') %}"
+    "{% if loop.last and parts | length > 1 %}"
+    "{{ '<think>\n' + parts[0].split('<think>')[-1] | trim + '\n</think>\n\n' }}{% endif %}"
+    "{{ parts[-1] | trim + '<|im_end|>\n' }}{% else %}" + TEXT + "{% endif %}"
+)
 THOUGHT = "<think>hm</think>Uno."
 SYSTEM = said_by("system", "Be brief.")
 ONE = [said_by("user", "One?"), said_by("assistant", "Uno.")]
@@ -60,6 +67,7 @@ CHATS = [
         data=lines(chat(SYSTEM, *ONE)),
         template=ALTERNATES,
         problems=(Problem(line=1, code="template_error", said="roles must alternate"),),
+        advice="put what the system says into the first turn of the user",
     ),
     Case(
         seen="NVIDIA-NeMo/Speech#16284",
@@ -182,5 +190,21 @@ CHATS = [
         template=EMPTY_THOUGHTS,
         options=EACH,
         trained=ended("<think></think>Uno.", "<think></think>Dos."),
+    ),
+    Case(
+        seen="huggingface/trl#6363",
+        name="a completion with the end of its reasoning alone",
+        data=lines(chat("2 + 2?", "2+2 equals 4.\n</think>\n\nThe answer is 4.")),
+        template=SETS_REASONING,
+        trained=ended("<think>\n2+2 equals 4.\n</think>\n\nThe answer is 4."),
+    ),
+    Case(
+        seen="axolotl-ai-cloud/axolotl#3098",
+        name="reasoning without the line feeds that the template gives it",
+        data=lines(chat("One?", THOUGHT, "Two?", "<think>so</think>Dos.")),
+        template=SETS_REASONING,
+        options=EACH,
+        trained=ended("<think>\nhm\n</think>\n\nUno.", "<think>\nso\n</think>\n\nDos."),
+        notes={"history_reasoning": 1, "white_space_cut": 1},
     ),
 ]

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,17 @@ def prepare(case: Case, file: Path, **how: Any) -> DataReport:
 
 def quick(case: Case, file: Path) -> FormCheck:
     """The check without a tokenizer."""
-    return check_rows(file, columns=case.options.get("columns"))
+    options = case.options
+    return check_rows(file, columns=options.get("columns"), objective=options.get("objective"))
 
 
 def labelled_runs(path: Path) -> list[str]:
     """The trained text of all rows, one text a run of labels."""
     dataset = TokenDataset.open(path)
     runs = []
-    for i in range(dataset.num_rows):
+    for _, labels in chain(*map(dataset.answers, range(dataset.num_rows))):
         run: list[int] = []
-        for label in [*dataset.row(i)[1].tolist(), -100]:
+        for label in [*labels.tolist(), -100]:
             if label >= 0:
                 run.append(label)
             elif run:
@@ -128,6 +130,7 @@ def test_what_cannot_train_is_named_by_line_and_reason(case: Case, tmp_path: Pat
         words, *_ = [said for said in examples if said.startswith((f"{place}:", f"{place} "))]
         assert problem.said in words
         assert words in str(caught.value)
+    assert case.advice in str(caught.value)
     seen = {(problem.line, problem.code) for problem in quick(case, file).problems}
     assert seen <= found, "what the quick check refuses, the whole one refuses for the same reason"
 

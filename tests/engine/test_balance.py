@@ -103,14 +103,16 @@ def test_a_step_of_one_microbatch_is_the_loss_that_transformers_returns(
 
 @pytest.mark.parametrize("case", MIXTURES)
 def test_placement_never_changes_a_bit_of_balanced_experts(tmp_path: Path, case: str) -> None:
-    """Graphs kept from forward or made again, state near or far, updates early or late."""
+    """Graphs kept from forward or made again, state and inputs near or far, updates early or
+    late."""
     model, data = write_inputs(tmp_path, case)
     common = {"max_steps": 3, "batch_rows": 3, "router_aux_loss_coef": COEFFICIENT}
     plain = Run(tmp_path / "a", model, data, clip_way="serial", recompute="all", **common)
     kept = Run(tmp_path / "b", model, data, state_tier="host", recompute="none", **common)
     late = Run(tmp_path / "c", model, data, clip_way="deferred", commit_every_steps=3,
                num_slots=2, **common)  # fmt: skip
-    for run in (plain, kept, late):
+    apart = Run(tmp_path / "d", model, data, activation_tier="nvme", recompute="all", **common)
+    for run in (plain, kept, late, apart):
         run.go()
         assert_same_state(run.state(), plain.state())
         told = [m["router_aux_loss"] for m in run.metrics()]

@@ -153,6 +153,18 @@ def test_a_template_that_keeps_the_last_turn_only_is_fine_for_one_turn() -> None
     assert trained(example) == ["<think>hm</think>Four.<|im_end|>"]
 
 
+def test_the_end_of_all_text_behind_the_last_turn_is_no_part_of_a_turn() -> None:
+    ends_texts = CHAT_TEMPLATE + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
+    made = tokenizer(ends_texts)
+    made.eos_token = "<|endoftext|>"
+    row = conversation(user("a"), assistant("one"), user("b"), assistant("two"))
+    example = render(made, row)
+    assert trained(example, made) == ["one<|im_end|>", "two<|im_end|>"]
+    assert made.decode(example.ids).endswith("<|im_end|>\n<|endoftext|>")
+    own_end = tokenizer("{% for m in messages %}{{ m.content + eos_token }}{% endfor %}")
+    assert trained(render(own_end, row), own_end) == ["one<|im_end|>", "two<|im_end|>"]
+
+
 def test_a_turn_without_an_end_token_is_refused() -> None:
     plain = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}" + (
         "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ import pytest
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
+from transformers import CONFIG_MAPPING
 
 from datasets import write_dataset
-from headrace.engine import TokenDataset, TrainConfig, shape_spec
+from headrace.engine import TokenDataset, TrainConfig, compiles_well, shape_spec
 from headrace.engine.data import step_microbatches
 from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.packing import Arrangement, settle_microbatch
+from headrace.engine.source import spec_from_config
 from runs import Run, assert_same_state
 from tiny import make_tiny_llama
+from tiny_families import CASES, SHARED
 
 DEVICES = [
     pytest.param(
@@ -123,6 +127,33 @@ def test_microbatches_of_any_lengths_share_few_compiled_graphs(
             shapes.add(batch.ids.shape)
     assert len(shapes) > 2
     assert counters["stats"]["unique_graphs"] <= most
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_layers_that_are_compiled_unasked_compute_as_they_are_written(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Those of every family, but for experts and scores that are bounded."""
+    spec = spec_from_config(CONFIG_MAPPING[case.split("-")[0]](**SHARED, **CASES[case]).to_dict())
+    on_gpu = TrainConfig(model="m", dataset="d", device="cuda", compute_dtype="bfloat16")
+    assert not compiles_well(spec, replace(on_gpu, device="cpu"))
+    if spec.experts is not None or spec.attention_softcap is not None:
+        assert not compiles_well(spec, on_gpu)
+        return
+    assert compiles_well(spec, on_gpu)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    outputs = []
+    for how in ("off", "dynamic"):
+        module = LayerModule(spec, device=torch.device("cpu"), dtype=torch.float32, compile=how)
+        positions = module.positions(24, torch.tensor([24, 17]), packed=False)
+        torch.manual_seed(0)
+        for layout in spec.of_kind("layer"):
+            weights = param_views(torch.randn(layout.num_elements) / 8, layout)
+            hidden = torch.randn(2, 24, spec.hidden_size)
+            outputs.append(module.forward_only(layout, weights, hidden, positions))
+    half = len(outputs) // 2
+    for written, compiled in zip(outputs[:half], outputs[half:], strict=True):
+        torch.testing.assert_close(compiled, written)
 
 
 def test_a_layer_that_would_go_on_uncompiled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

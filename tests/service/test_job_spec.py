@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import TrainConfig
+from headrace.engine import Box, TrainConfig
 from headrace.service.errors import ApiError
 from headrace.service.hyperparameters import settle
 from headrace.service.job_spec import ResolvedJob, Sources, prepare_request, resolve_job
@@ -141,6 +141,39 @@ def test_everything_left_open_is_settled_and_makes_a_config(
     assert config.compute_dtype == "float32" and config.seed == job.seed
     assert job.plan["total_device_bytes"] > 0 and job.plan["longest_row_is_estimate"]
     assert job.warnings == ()
+
+
+GPU = {
+    "device": "cuda",
+    "compiles": True,
+    "described": Box(device="cuda", device_bytes=2**34, host_bytes=2**34, volumes={"/": 2**40}),
+}
+
+
+@pytest.mark.parametrize(
+    ("site", "asked", "top", "how"),
+    [
+        (GPU, {}, {}, "dynamic"),
+        (GPU, {"compile": "auto"}, {}, "dynamic"),
+        (GPU, {"compile": "static"}, {}, "static"),
+        (GPU, {"compile": "off"}, {}, "off"),
+        (GPU, {}, {"compute_dtype": "float32"}, "off"),  # packed rows would need a mask
+        (GPU, {"packing": "off"}, {"compute_dtype": "float32"}, "dynamic"),
+        ({**GPU, "compiles": False}, {}, {}, "off"),  # no C compiler there
+        ({}, {}, {}, "off"),
+        ({}, {"compile": "dynamic"}, {}, "dynamic"),
+    ],
+)
+def test_layers_are_compiled_unasked_on_a_gpu_where_they_can_be(
+    model_dir: Path, tmp_path: Path, site: Any, asked: Any, top: Any, how: str
+) -> None:
+    rows = write_rows(tmp_path / "t.jsonl", 20)
+    job = resolve(model_dir, rows, asked, site=site, **top)
+    assert job.hyperparameters["compile"] == how
+    assert TrainConfig.from_dict(
+        {"model": "m", "dataset": "d", **job.train_config_values}
+    ).compile == how  # fmt: skip
+    assert resolve(model_dir, rows, job.hyperparameters).hyperparameters["compile"] == how
 
 
 @pytest.mark.parametrize(
