@@ -10,7 +10,7 @@ from .config import TrainConfig
 from .cost import StepCost, play_visits
 from .homes import Placement, Way
 from .model import ModelSpec
-from .rates import Prices, VolumeRates
+from .rates import Prices, Rates, VolumeRates
 from .sizes import Sizes
 from .state_record import model_weight_bytes, state_padded_bytes
 from .step_cost import StepModel
@@ -87,6 +87,21 @@ def reference_seconds(step: StepCost, config: TrainConfig, job: JobSize) -> floa
     epochs = 1 if config.max_steps else config.num_epochs
     forward = sum(phase.seconds for phase in step.phases if phase.phase == "forward")
     return forward * math.ceil(job.num_steps / epochs)
+
+
+def sample_seconds(sizes: Sizes, placement: Placement, rates: Rates, drives: VolumeRates) -> float:
+    """Of an evaluation's sample texts: how long the weights take to come by once for each token.
+
+    With all weights on the device that is nothing; what computing takes is small, and not counted.
+    """
+    config = sizes.config
+    if not config.num_samples:
+        return 0.0
+    come = {"host": 0, "nvme": 0}
+    for i, tier in enumerate(placement.tiers):
+        if tier != "device" and i not in placement.cached:
+            come[tier] += sizes.weight_bytes(i)
+    return config.sample_tokens * max(come["nvme"] / drives.read, sum(come.values()) / rates.h2d)
 
 
 def commit_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> Written:

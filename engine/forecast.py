@@ -14,6 +14,7 @@ from .account import (
     money,
     reference_seconds,
     resident_bytes,
+    sample_seconds,
     steps_between_commits,
     wear,
 )
@@ -55,7 +56,8 @@ class Forecast:
     `ways` gives the step in each way that the run may take it; `step` is that of `way`.
     `step_tokens_needed`: tokens of a step from which compute is longer than each resource, over
     the step as a whole; None when no number is enough. `reference_seconds`: of preferences, what is
-    computed before the first step. `job_seconds` is None for a job of unknown length.
+    computed before the first step; `sample_seconds`: what texts add to each evaluation.
+    `job_seconds` is None for a job of unknown length.
     """
 
     box: str
@@ -75,6 +77,7 @@ class Forecast:
     commit: Written
     checkpoint: Written
     reference_seconds: float
+    sample_seconds: float
     num_steps: int | None
     job_seconds: Span | None
     wear: Wear
@@ -130,6 +133,7 @@ def forecast(
         commit=commit,
         checkpoint=checkpoint,
         reference_seconds=reference,
+        sample_seconds=sample_seconds(sizes, placement, rates, drives),
         num_steps=job.num_steps,
         job_seconds=seconds,
         wear=wear(step, commit, state_total_bytes=state, config=config, job=job, drives=drives),

@@ -86,7 +86,7 @@ def _shortest(
     ranked = sorted(placements, key=lambda one: _by_formula(model, drives, one))
     by_home: dict[object, list[Placement]] = {}
     for one in ranked:
-        home = one.tiers, one.grad_tier, one.activation_tiers
+        home = one.tiers, one.grad_tier, one.activation_tiers, one.host_versions, one.cached
         if home in by_home or len(by_home) < _NUM_HOMES:
             by_home.setdefault(home, []).append(one)
     of_homes = [one for same in by_home.values() for one in same[:_NUM_OF_HOME]]

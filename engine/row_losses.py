@@ -6,7 +6,9 @@ step that is done again writes the same again.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from torch import Tensor
 from .chat import NOT_TRAINED
 from .config import TrainConfig
 from .data import Microbatch, TokenDataset
-from .outliers import LISTED, UNSEEN, Floats, Outliers, find_outliers
+from .outliers import UNSEEN, Floats, find_outliers
 from .report import Emit, RunEvent
 from .row_order import Ints, epoch_order, steps_per_epoch
 
 LEDGER = "row_losses.bin"
+KINDS = {"above": "far above", "below": "far below", "not_finite": "no number"}
+SAID = 5  # rows of each kind whose place is in the message
 _WIDTH = 4  # bytes of a loss
 
 
@@ -76,18 +80,13 @@ class RowLosses:
             count, rows = kind
             return {"count": count, "rows": [self._row(row, losses[row]) for row in rows]}
 
+        kinds = {kind: told(getattr(found, kind)) for kind in KINDS}
         self._emit(
             RunEvent(
                 type="row_losses",
-                message=_sentence(found, num_epochs),
+                message=_sentence(kinds, num_epochs),
                 step=step,
-                data={
-                    "num_rows": self._data.num_rows,
-                    "medians": found.medians,
-                    "above": told(found.above),
-                    "below": told(found.below),
-                    "not_finite": told(found.not_finite),
-                },
+                data={"num_rows": self._data.num_rows, "medians": found.medians, **kinds},
             )
         )
 
@@ -137,13 +136,27 @@ def _targets_of_rows(batch: Microbatch) -> list[int]:
     return counts
 
 
-def _sentence(found: Outliers, num_epochs: int) -> str:
-    kinds = {"far above": found.above[0], "far below": found.below[0],
-             "no number": found.not_finite[0]}  # fmt: skip
-    told = [f"{count} {kind}" for kind, count in kinds.items() if count]
+def _sentence(told: Mapping[str, Mapping[str, Any]], num_epochs: int) -> str:
+    """What stands out, with the first places of each kind."""
     when = "in every epoch so far" if num_epochs > 1 else "in this epoch"
-    if not told:
+    kinds = [
+        f"{found['count']} {KINDS[kind]} ({_places(found['rows'], found['count'])})"
+        for kind, found in told.items()
+        if found["count"]
+    ]
+    if not kinds:
         return f"no row's loss stands out {when}"
-    count = sum(kinds.values())
-    listed = f"; the first {LISTED} of each are listed" if max(kinds.values()) > LISTED else ""
-    return f"the loss of {count} rows stands out {when}: {', '.join(told)}{listed}"
+    return f"rows whose loss stands out {when}: {'; '.join(kinds)}"
+
+
+def _places(rows: Sequence[Mapping[str, Any]], count: int) -> str:
+    """The first of some rows, by the lines of their file, or by their number among those used."""
+    first = rows[:SAID]
+    if all(row["line"] is None for row in first):
+        said = "row " + ", ".join(str(row["row"] + 1) for row in first)
+    else:
+        said = "; ".join(
+            f"{file}, line {', '.join(str(row['line']) for row in some)}"
+            for file, some in groupby(first, key=itemgetter("file"))
+        )
+    return said + (", …" if count > len(first) else "")

@@ -33,6 +33,7 @@ from .samples import open_sampler
 from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
+from .surroundings import surroundings
 from .trainer import Trainer
 from .weights import import_state
 from .whole_run import train
@@ -75,7 +76,8 @@ def run_job(
         measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
     job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
     plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
-    emit(RunEvent(type="plan", message=describe(plan), data=report))
+    told = {**report, "surroundings": surroundings(config.device)}
+    emit(RunEvent(type="plan", message=describe(plan), data=told))
     warn_of_slow_updates(plan, config, emit)
     run_dir.mkdir(parents=True, exist_ok=True)
     keep_compiled(config)

@@ -22,7 +22,7 @@ from .gate import Gate
 from .jobs import EventRecord, IllegalMove
 from .logs import get_logger
 from .metrics import Metrics
-from .routes import events, exports, jobs, models, page, probes, rows, samples, series
+from .routes import bundles, events, exports, jobs, models, page, probes, rows, samples, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
 from .routes.description import EVERYWHERE, TAGS, describe, operation_id
@@ -65,7 +65,7 @@ def create_app(daemon: Daemon) -> FastAPI:
     app.state.uploads = Uploads(daemon)
     app.state.status_feed = StatusFeed(daemon)
     app.state.encoder = Encoder()
-    of_jobs = (jobs, events, series, samples, rows, exports)
+    of_jobs = (jobs, events, series, samples, rows, exports, bundles)
     for routes in (file_routes, upload_routes, *of_jobs, models, probes, page):
         app.include_router(routes.router)
     app.include_router(events.box_router)

@@ -1,6 +1,6 @@
 """The shape of what the API tells of a job's exports, for its description."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -44,3 +44,33 @@ class ExportReports(BaseModel):
 
     object: Literal["list"]
     data: list[ExportReport]
+
+
+class BundleFile(BaseModel):
+    """A file of rows, by its hash."""
+
+    param: Literal["training_file", "validation_file"]
+    id: str
+    filename: str
+    bytes: int
+    sha256: str
+    report: dict[str, Any] = Field(description="The data report, without the rows it shows.")
+
+
+class Bundle(BaseModel):
+    """All that it takes to make a job's weights again, and to know whether they are the same."""
+
+    object: Literal["fine_tuning.job.bundle"]
+    format: int
+    job: dict[str, Any]
+    request: dict[str, Any] = Field(description="A create body with nothing left open.")
+    config: dict[str, Any]
+    numerics_key: dict[str, Any] = Field(description="The settings that decide every bit.")
+    surroundings: dict[str, Any] | None = Field(
+        description="Hardware and versions; None before it ran."
+    )
+    plan: dict[str, Any]
+    data: list[BundleFile]
+    curve: dict[str, Any]
+    trained_tokens: int | None
+    exports: list[ExportReport]

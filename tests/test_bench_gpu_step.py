@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import gpu_step
-from bench.gpu_table import promises, table
+from bench.gpu_table import limit_of_way, promises, table
 from bench.links import copy_limit_seconds, measure_drive
 
 RATES = {"h2d": 50.0, "d2h": 40.0, "each_of_both": 20.0}
@@ -79,6 +79,13 @@ def test_the_limit_of_a_link_lets_both_ways_run_at_once() -> None:
     assert copy_limit_seconds(100, 100, RATES) == 5
     assert copy_limit_seconds(200, 100, RATES) == 5 + 2
     assert copy_limit_seconds(100, 180, RATES) == 5 + 2
+
+
+@pytest.mark.parametrize(("way", "seconds"), [("deferred", 5.0 + 3.0), ("speculative", 5.0)])
+def test_what_a_deferred_update_moves_is_not_hidden_by_backward(way: str, seconds: float) -> None:
+    passes = {"forward": {"compute": 1.0}, "backward": {"compute": 3.0}}
+    result = {"ways": [way, way], "passes": passes, "limit": {"moved_seconds": 5.0}}
+    assert limit_of_way(result) == seconds
 
 
 def test_the_drive_is_measured_with_reads_and_writes_in_turn(tmp_path: Path) -> None:

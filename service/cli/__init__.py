@@ -10,6 +10,7 @@ from . import (
     bench,
     bench_io,
     bench_strategies,
+    bundles,
     calibrate,
     checks,
     data,
@@ -64,7 +65,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (serve.serve, train.train),
     "Jobs of a running daemon": (
         jobs.submit, jobs.watch, logs.logs, samples.samples, rows.rows, jobs.jobs,
-        jobs.status, jobs.cancel, jobs.pause, jobs.resume, jobs.export, jobs.free, jobs.models,
+        jobs.status, jobs.cancel, jobs.pause, jobs.resume, jobs.export,
+        bundles.bundle, bundles.replay, jobs.free, jobs.models,
     ),
     "Look": (plan.plan, checks.doctor, calibrate.calibrate, fsck.fsck),
 }  # fmt: skip

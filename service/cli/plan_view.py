@@ -81,6 +81,9 @@ def _facts(
     ]  # fmt: skip
     if before := forecast["reference_seconds"]:
         facts.append(["reference", f"{_seconds(before)} forward over all rows before step 1"])
+    if texts := forecast["sample_seconds"]:
+        facts.append(["samples", f"{_seconds(texts)} at each evaluation: all weights stream by "
+                                 "once for each token"])  # fmt: skip
     if job := forecast["job_seconds"]:
         clock = [human_seconds(job[name]) for name in ("expected", "low", "high")]
         facts.append(["job", f"{forecast['num_steps']} steps, {clock[0]} ({clock[1]} to "

@@ -112,5 +112,7 @@ def printer(progress: Progress, bar: Bar | None) -> "Callable[[RunEvent], None]"
             print_json({"event": event.type, **seen})
         else:
             bar.show(progress.apply(ServerEvent(id="", event=event.type, data=seen)))
+            for text in event.data["samples"] if event.type == "samples" else ():
+                bar.show(f"  {text['source']}: {text['completion']}")
 
     return show

@@ -77,7 +77,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=200)
     parser.add_argument("--answer-rows", type=int, default=100, help="sums answered at once")
     parser.add_argument("--tolerance", type=float, default=0.01, help="of the evaluation loss")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if not arguments.table and None in (arguments.model, arguments.train, arguments.eval):
+        parser.error("--model, --train and --eval are wanted, or --table")
+    return arguments
 
 
 def run_contest(arguments: argparse.Namespace, work: Path) -> None:

@@ -286,6 +286,25 @@ def test_a_failed_job_is_gone_on_with_to_the_same_weights(
     assert weights(daemon, job) == undisturbed.weights
 
 
+def test_a_job_again_from_its_bundle_makes_the_same_weights(
+    daemon: RunningDaemon, undisturbed: Finished, tmp_path: Path
+) -> None:
+    headrace = [sys.executable, "-m", "headrace.service"]
+    path = tmp_path / "job.bundle.json"
+    subprocess.run([*headrace, "bundle", undisturbed.job.id, path, "--url", daemon.url], check=True)
+    told = json.loads(path.read_text())
+    assert path.stat().st_size < 100_000 and told["numerics_key"]["seed"] == 11
+    assert len(told["curve"]["steps"]["train_loss"]) == STEPS
+    assert told["surroundings"]["packages"]["torch"] and told["exports"][0]["check"]["matches"]
+    again = subprocess.run(
+        [*headrace, "replay", path, "--url", daemon.url, "--json"], capture_output=True, text=True
+    )
+    assert again.returncode == Exit.OK, again.stderr
+    found = json.loads(again.stdout.splitlines()[-1])
+    assert found["same_weights"] and found["differs"] == {} and found["job"] != undisturbed.job.id
+    assert weights(daemon, finish(api_of(daemon), found["job"])) == undisturbed.weights
+
+
 def test_second_daemon_on_the_same_data_is_refused(house: House, daemon: RunningDaemon) -> None:
     command = [*daemon.command, "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, env=daemon.environment)

@@ -77,6 +77,17 @@ def test_preferences_take_a_forward_pass_over_all_rows_first() -> None:
     assert more == pytest.approx(steps + dpo.reference_seconds, rel=1e-6)
 
 
+def test_sample_texts_take_as_long_as_the_weights_take_to_stream_for_each_token() -> None:
+    samples: dict[str, Any] = {"sample_prompts": ("a", "b"), "sample_prompt_tokens": 8}
+    streamed = plan(state_tier="nvme", sample_tokens=30, **samples).forecast
+    weights = 4 * SPEC.num_params  # of which float32 compute reads both halves
+    link = max(weights / DRIVE.read, weights / RATES.h2d)
+    assert streamed.sample_seconds == pytest.approx(30 * link, rel=0.02)
+    large: dict[str, Any] = {"device_bytes": 2**34, "host_bytes": 2**34}
+    assert plan(state_tier="device", **samples, **large).forecast.sample_seconds == 0
+    assert plan(state_tier="nvme").forecast.sample_seconds == 0
+
+
 def test_shorter_rows_than_the_longest_make_shorter_steps() -> None:
     full = plan(state_tier="host", host_bytes=2**34).forecast
     job = JobSize(num_steps=100, row_tokens=64.0)

@@ -174,3 +174,11 @@ def test_a_commit_waits_for_all_that_the_processor_updates() -> None:
     spans: dict[Phase, float] = {"forward": 10.0, "optimizer": 1.0}
     assert host_wait(visits, costs, spans, straight_on=True) == 3 - 1
     assert host_wait(visits, costs, spans, straight_on=False) == 6 - 1
+
+
+def test_guessing_with_a_share_of_the_processor_is_chosen_where_it_is_shortest() -> None:
+    """Though the formula, which knows nothing of the fill, takes deferred updates for shorter."""
+    auto = _plan(host_rate=4e9, clip_way="auto")
+    assert auto.host_versions == 2 and 0 < len(auto.on_host) < len(LAYERS)
+    deferred = _plan(host_rate=4e9, clip_way="deferred").forecast.step.seconds
+    assert auto.forecast.step.seconds < 0.95 * deferred

@@ -27,6 +27,10 @@ def origin(tmp_path: Path) -> tuple[Path, Path]:
     return model, write_dataset(tmp_path / "data", LENGTHS, vocab=384)
 
 
+class Died(Exception):
+    """Stands for SIGKILL."""
+
+
 def rehearsals(run: Run) -> list[RunEvent]:
     return [event for event in run.events if "rehearsal" in event.data]
 
@@ -112,6 +116,26 @@ def test_the_largest_step_is_that_of_its_microbatches(
         sizes.append((max(tokens), sum(tokens)))
     assert (found.microbatch_tokens, found.tokens) == max(sizes)
     assert found.step == sizes.index(max(sizes)) + 1
+
+
+@pytest.mark.parametrize("when", ["evaluating", "rehearsing the largest step", "rehearsed"])
+def test_killed_about_a_rehearsal_and_resumed_ends_with_the_same_bits(
+    origin: tuple[Path, Path], tmp_path: Path, when: str
+) -> None:
+    settings: dict[str, Any] = {"eval_dataset": str(origin[1]), "sample_prompts": ("Why?",),
+                                "sample_tokens": 2, "max_steps": 2}  # fmt: skip
+    plain = Run(tmp_path / "plain", *origin, rehearsal="off", **settings)
+    plain.go()
+    killed = Run(tmp_path / "killed", *origin, rehearsal="on", **settings)
+
+    def die(event: RunEvent) -> None:
+        if event.message.startswith(when):
+            raise Died
+
+    with pytest.raises(Died):
+        killed.go(emit=die)
+    killed.go()
+    assert_same_state(killed.state(), plain.state())
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("39 GiB"), MemoryError("39 GiB")])

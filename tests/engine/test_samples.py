@@ -159,7 +159,8 @@ def test_the_plan_counts_what_texts_hold(origin: tuple[Path, Path, Path], tmp_pa
     sizes = {"sample_tokens": 30, "sample_prompt_tokens": 70}
     keys_and_values = 2 * 2 * 100 * 3 * 2 * 16 * 4  # rows, tokens, layers, heads, head, bytes
     assert planned(sample_prompts=ASKED, **sizes) > keys_and_values
-    assert planned(sample_prompts=ASKED, **sizes) == 2 * planned(sample_prompts=ASKED[:1], **sizes)
+    one, two = planned(sample_prompts=ASKED[:1], **sizes), planned(sample_prompts=ASKED, **sizes)
+    assert two - one > keys_and_values / 2 and one - (two - one) > 0  # the tokenizer comes once
 
 
 @pytest.mark.parametrize(

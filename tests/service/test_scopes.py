@@ -50,6 +50,7 @@ TABLE: dict[str, Scope | str] = {
     "GET /v1/fine_tuning/jobs/{job_id}/timeline": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/samples": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/row_losses": "read",
+    "GET /v1/fine_tuning/jobs/{job_id}/bundle": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/export": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/export/gguf": "read",
     "GET /v1/fine_tuning/jobs/{job_id}/export/reports": "read",
