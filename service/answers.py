@@ -50,6 +50,8 @@ class Engine(BaseModel):
     step_time_s: float = 0
     eta_s: float | None = None
     bottleneck: str = ""
+    reward_margin: float | None = Field(None, description="Of preferences, like the next.")
+    reward_accuracy: float | None = None
     committed_step: int | None = Field(None, description="The last step that is safe.")
     plan: dict[str, Any] = Field(default_factory=dict, description="Left out in lists.")
     settings: dict[str, Any] = Field(default_factory=dict, description='Every "auto" settled.')

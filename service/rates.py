@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 WINDOW_STEPS = 10  # rates are means over the last steps, so that one slow commit does not show
+REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")  # of preferences
 QUIET_SHARE = 0.1  # below that share of a step, a wait is not worth naming
 
 
@@ -32,6 +33,7 @@ class Rates:
             "step_time_s": round(step_seconds, 4),
             "eta_s": round(left * step_seconds, 1),
             "bottleneck": bottleneck(report),
+            **{name: report[name] for name in REWARDS if name in report},
         }
         return self.newest
 

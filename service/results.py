@@ -10,6 +10,7 @@ from typing import Any
 
 from .event_log import EventReader, LoggedEvent
 from .jobs import FileRecord, JobRecord
+from .rates import REWARDS
 from .whole_file import write_whole
 
 COLUMNS = (
@@ -27,7 +28,6 @@ COLUMNS = (
     "num_trained_tokens",
     "step_seconds",
 )
-REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")
 REWARD_COLUMNS = (*REWARDS, *(f"valid_{name}" for name in REWARDS))  # of jobs on preferences
 RENAMED = {"loss": "train_loss", "token_accuracy": "train_accuracy"}
 EVAL_NAMES = {

@@ -147,6 +147,11 @@ class Tail:
         self._show(
             valid_loss=event.data.get("eval_loss"),
             valid_mean_token_accuracy=event.data.get("eval_token_accuracy"),
+            **{
+                EVAL_NAMES[name]: value
+                for name, value in event.data.items()
+                if name.startswith("eval_reward_")
+            },
         )
 
     def _take_checkpoint(self, event: LoggedEvent) -> None:

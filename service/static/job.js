@@ -104,7 +104,7 @@ function takeMetrics(event) {
   state.report = data;
   if (data.step > (state.engine.step ?? 0)) // else it is told again
     state.engine.tokens_seen = (state.engine.tokens_seen ?? 0) + (data.num_tokens ?? 0);
-  const fresh = ["step", "total_steps", "epoch", "loss", "token_accuracy", "tokens_per_s", "step_time_s", "eta_s", "bottleneck"];
+  const fresh = ["step", "total_steps", "epoch", "loss", "token_accuracy", "tokens_per_s", "step_time_s", "eta_s", "bottleneck", "reward_margin", "reward_accuracy"];
   for (const name of fresh) if (name in data) state.engine[name] = data[name];
   series.add("steps", data);
   meanwhile?.push(data);
@@ -156,7 +156,7 @@ const handlers = {
   eval(event) {
     series.add("evaluations", event.data);
     zoomed?.add("evaluations", event.data);
-    for (const name of ["valid_loss", "valid_mean_token_accuracy"]) state.engine[name] = event.data[name];
+    for (const name of ["valid_loss", "valid_mean_token_accuracy", "valid_reward_accuracy"]) state.engine[name] = event.data[name];
     addEvent(event);
     bind(document, state);
     drawSoon();

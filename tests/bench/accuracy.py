@@ -10,7 +10,7 @@ more than `--tolerance`.
 
 import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -97,7 +97,9 @@ def measure(method: str, config: TrainConfig, arguments: argparse.Namespace) -> 
         "tolerance": arguments.tolerance,
         **result,
         "seconds": {"product": trained - started, "reference": perf_counter() - trained},
-        "config": asdict(config),
+        "numerics": config.numerics_key,
+        "steps": config.max_steps,
+        "budget_bytes": {"device": config.device_bytes, "host": config.host_bytes},
         "files": {"train": arguments.train.name, "eval": arguments.eval.name},
         "rows": {"train": arguments.shortest, "eval": arguments.shortest_eval},
         "box": box(),

@@ -161,7 +161,7 @@ class Contest:
             "train_seconds": trained,
             "steps_seconds": steps_seconds,
             "losses": losses,
-            "config": config.to_dict(),
+            "numerics": config.numerics_key,
             "box": self._box(),
         }
 

@@ -171,6 +171,7 @@ def plain(
         {"state_tier": "device", "recompute": "none", "commit_every_steps": 3},
         {"clip_way": "speculative", "num_slots": 5, "activation_tier": "host"},
         {"clip_way": "deferred", "commit_every_steps": 4, "recompute": "none"},
+        {"strategy": "zero_infinity", "clip_way": "auto", "recompute": "auto"},
     ],
     ids=lambda settings: "-".join(f"{k}={v}" for k, v in settings.items()),
 )

@@ -47,6 +47,16 @@ def test_pages_show_what_users_wrote_as_text(served: Served) -> None:
     daemon.journal.move(job.id, "cancelled")
 
 
+def test_a_job_on_preferences_shows_how_many_are_preferred_as_chosen(served: Served) -> None:
+    daemon, client = served
+    plain = daemon.journal.add_job(some_job())
+    assert "Preferred as chosen" not in client.get(f"/jobs/{plain.id}").text
+    engine = {"reward_margin": 0.25, "reward_accuracy": 0.75}
+    job = daemon.journal.add_job(some_job(method={"type": "dpo"}, engine=engine))
+    text = client.get(f"/jobs/{job.id}").text
+    assert "Preferred as chosen" in text and ">75 %<" in text and ">0.2500<" in text
+
+
 @pytest.mark.parametrize("path", ["/", "/new", "/jobs/ftjob-none", "/static/style.css"])
 def test_pages_may_load_from_here_alone_and_run_nothing_inline(served: Served, path: str) -> None:
     answer = served[1].get(path)

@@ -45,6 +45,27 @@ def test_data_check_names_line_and_reason(
     assert code == Exit.FAILED and found["problems"][0].startswith("line 1: ")
 
 
+PAIR = {"prompt": "Open?", "chosen": " Yes.", "rejected": " No."}
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+def test_data_check_holds_preferences_to_their_method(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], with_model: bool
+) -> None:
+    rows, valid = tmp_path / "rows.jsonl", tmp_path / "valid.jsonl"
+    rows.write_text(json.dumps(PAIR) + "\n")
+    valid.write_text(json.dumps({"text": "Water runs."}) + "\n")
+    command = ("data", "check", rows, *(("--model", model) if with_model else ()))
+    code, found = run_json(capsys, *command)
+    assert code == Exit.OK and found["formats"] == {"preference": 1}
+    assert found["objective" if with_model else "method"] == "dpo"
+    code, found = run_json(capsys, *command, "--method", "supervised")
+    assert code == Exit.FAILED and "train with method dpo" in found["problems"][0]
+    code, found = run_json(capsys, *command, "--valid", valid)
+    assert code == Exit.FAILED
+    assert "dpo learns from pairs" in found["validation"]["problems"][0]
+
+
 def test_data_check_of_an_empty_file_is_no_pass(tmp_path: Path) -> None:
     tmp_path.joinpath("rows.jsonl").touch()
     assert run("data", "check", tmp_path / "rows.jsonl") == Exit.FAILED

@@ -12,7 +12,7 @@ from headrace.service.events import Hub
 from headrace.service.jobs import JobRecord
 from headrace.service.journal import Journal
 from headrace.service.rates import Rates, bottleneck
-from headrace.service.results import error_code
+from headrace.service.results import error_code, write_result_file
 from headrace.service.tail import Tail
 
 JOB = "ftjob-1"
@@ -118,6 +118,25 @@ def test_reports_of_exports_are_shown_and_told_anew(journal: Journal, tmp_path: 
         write(tmp_path, RunEvent(type="export", message="there", step=2, data=data))
         make_tail(journal, tmp_path).poll()
         assert job(journal).engine["exports"] == exports
+
+
+def test_rewards_of_preferences_are_shown_and_in_the_table(
+    journal: Journal, tmp_path: Path
+) -> None:
+    step = metrics(1)
+    step.data.update(reward_margin=0.5, reward_accuracy=1.0)
+    evaluation = {"eval_loss": 0.6, "eval_reward_margin": 0.25, "eval_reward_accuracy": 0.75}
+    write(tmp_path, step, RunEvent(type="eval", message="evaluated", step=1, data=evaluation))
+    make_tail(journal, tmp_path).poll()
+    engine = job(journal).engine
+    assert (engine["reward_margin"], engine["reward_accuracy"]) == (0.5, 1.0)
+    assert engine["valid_reward_accuracy"] == 0.75
+    (told,) = [event for event in journal.events_since(JOB, 0) if event.type == "eval"]
+    assert (told.data or {})["valid_reward_margin"] == 0.25
+    record = write_result_file(JOB, tmp_path / "events.jsonl", tmp_path)
+    head, row = Path(record.path).read_text().splitlines()
+    table = dict(zip(head.split(","), row.split(","), strict=True))
+    assert (table["reward_margin"], table["valid_reward_accuracy"]) == ("0.5", "0.75")
 
 
 def test_step_that_is_told_again_is_counted_once(journal: Journal, tmp_path: Path) -> None:
