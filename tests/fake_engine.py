@@ -57,6 +57,9 @@ def run_job(
             )
         )
         emit(RunEvent(type="commit", message="committed", step=step, durable=True))
+        if step == script.get("tells"):
+            for event in (_samples(step), _row_losses(step)):
+                emit(event)
         if step == script.get("checkpoint"):
             emit(_checkpoint(run_dir, step))
     export = run_dir / "export"
@@ -152,6 +155,25 @@ def step_report(step: int, total: int) -> dict[str, Any]:
         "stall_write_seconds": 0.0,
         "links": links,
     }
+
+
+def _samples(step: int) -> RunEvent:
+    """A text of a validation row, cut and not at its end."""
+    text = {
+        "source": "validation row 3", "row": 2, "prompt": "Which way?", "prompt_tokens_cut": 4,
+        "completion": "Down to the wheel", "num_tokens": 4, "ended": "length", "expected": "Down.",
+    }  # fmt: skip
+    data = {"samples": [text], "temperature": 0.0}
+    return RunEvent(type="samples", message="1 sample text", step=step, data=data)
+
+
+def _row_losses(step: int) -> RunEvent:
+    """One row far above the others."""
+    row = {"row": 6, "file": "rows.jsonl", "line": 7, "item": None, "losses": [9.5, None]}
+    none: dict[str, Any] = {"count": 0, "rows": []}
+    data = {"num_rows": 50, "medians": [2.0, 1.5], "above": {"count": 1, "rows": [row]},
+            "below": none, "not_finite": none}  # fmt: skip
+    return RunEvent(type="row_losses", message="1 far above", step=step, data=data)
 
 
 def _checkpoint(run_dir: Path, step: int) -> RunEvent:

@@ -21,7 +21,7 @@ from served_daemon import Served, served_daemon
 pytestmark = needs_browser
 
 SLOW = {"steps": 60, "step_seconds": 0.15, "checkpoint": 4}
-FAST = {**SLOW, "step_seconds": 0.01}
+FAST = {**SLOW, "step_seconds": 0.01, "tells": 30}
 
 
 @pytest.fixture(scope="module")
