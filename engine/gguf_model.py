@@ -193,7 +193,8 @@ def gemma_scalar(arch: str, config: Mapping[str, Any]) -> Any:
 
 
 def _phi3(header: GgufHeader, config: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"sliding_window": None, "pad_token_id": config.get("pad_token_id")}
+    window = header.metadata.get("phi3.attention.sliding_window") or None
+    found: dict[str, Any] = {"sliding_window": window, "pad_token_id": config.get("pad_token_id")}
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     rotary = header.metadata.get("phi3.rope.dimension_count")
     if all(type(value) is int and value > 0 for value in (heads, hidden, rotary)):

@@ -1,6 +1,6 @@
 """Formats other than chat messages, told as conversations where they have roles. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from .messages import (
 from .row_types import Conversation, Message, PlainText, Role, Row, Unusable, kind, surplus
 from .tool_calls import calls_in_text, read_tools
 
+ALPACA_ASKS = ("instruction", "input", "system", "history")
 TURN_KEYS = ("weight", *OTHER_WEIGHTS, *REASONING)
 TOOL_CALL = ("function_call", "tool_call")
 SHAREGPT_ROLES: dict[str, Role] = {
@@ -63,28 +64,40 @@ def read_alpaca(row: dict[str, Any]) -> Conversation:
 
     `history` is a list of pairs, earlier turns of both. Raises Unusable.
     """
+    answer = _answer(_not_blank(_text(row, "output"), "output"))
+    ignored = surplus(row, {*ALPACA_ASKS, "output"})
+    return conversation("alpaca", [*alpaca_asks(row), answer], ignored=ignored)
+
+
+def alpaca_asks(row: Mapping[str, Any]) -> list[Message]:
+    """All that such a row says before the answer. Raises Unusable."""
     asked = [text for text in (_text(row, "instruction"), _text(row, "input")) if text]
-    messages = [*_system(row), *_history(row.get("history"))]
-    messages.append(Message(role="user", content="\n".join(asked)))
-    messages.append(_answer(_not_blank(_text(row, "output"), "output")))
-    ignored = surplus(row, {"instruction", "input", "output", "system", "history"})
-    return conversation("alpaca", messages, ignored=ignored)
+    question = Message(role="user", content="\n".join(asked))
+    return [*_system(row), *_history(row.get("history")), question]
 
 
 def read_sharegpt(row: dict[str, Any]) -> Conversation:
     """Turns of `from` and `value`; a few sets write `role` and `content` there. Raises Unusable."""
-    raw = row["conversations"]
-    if not isinstance(raw, list):
-        raise Unusable("bad_messages", f"conversations is {kind(raw)}; wanted a list")
-    turns = [_sharegpt_turn(item, f"conversations[{i}]") for i, item in enumerate(raw)]
+    turns = sharegpt_turns(row["conversations"], "conversations")
     system = _system(row)
     if system and turns and turns[0].role == "system":
         raise Unusable("two_systems", "the row has a key system and a system turn; keep one")
     ignored = surplus(row, {"conversations", "system", "tools", "functions"})
-    for item in raw:
-        keys = surplus_of_message(item, {"from", "value", "role", "content", *TURN_KEYS})
-        ignored |= {f"conversations[].{key}" for key in keys}
+    ignored |= surplus_of_turns(row["conversations"], "conversations")
     return conversation("sharegpt", [*system, *turns], tools=read_tools(row), ignored=ignored)
+
+
+def sharegpt_turns(raw: Any, where: str) -> list[Message]:
+    """A list of such turns. Raises Unusable."""
+    if not isinstance(raw, list):
+        raise Unusable("bad_messages", f"{where} is {kind(raw)}; wanted a list")
+    return [_sharegpt_turn(item, f"{where}[{i}]") for i, item in enumerate(raw)]
+
+
+def surplus_of_turns(items: Sequence[Mapping[str, Any]], where: str) -> set[str]:
+    """Keys of such turns that are not known."""
+    known = {"from", "value", "role", "content", *TURN_KEYS}
+    return {f"{where}[].{key}" for item in items for key in surplus_of_message(item, known)}
 
 
 def _sharegpt_turn(item: Any, where: str) -> Message:

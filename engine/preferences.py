@@ -1,8 +1,9 @@
 """Preferences: two answers to one prompt, of which one is better. Pure.
 
-`prompt`, `chosen` and `rejected` are texts or lists of messages. Where the answers are whole
-conversations, the turns that both begin with are the prompt. OpenAI's form is `input.messages`,
-`preferred_output` and `non_preferred_output`. The prompt is never trained.
+`prompt`, `chosen` and `rejected` are texts or lists of messages. Beside answers of one turn the
+prompt may also be what alpaca, sharegpt or messages have before an answer. Where the answers are
+whole conversations, the turns that both begin with are the prompt. OpenAI's form is
+`input.messages`, `preferred_output` and `non_preferred_output`. The prompt is never trained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from .messages import conversation, read_list, surplus_of_messages
+from .other_formats import ALPACA_ASKS, alpaca_asks, sharegpt_turns, surplus_of_turns
 from .row_types import (
     Message,
     PlainText,
@@ -38,6 +40,10 @@ def read_preference(row: dict[str, Any]) -> Preference:
         if row.get(name) is None:
             raise Unusable("half_a_preference", f"the row has no {name}; wanted both answers")
     answers = row["chosen"], row["rejected"]
+    if row.get("prompt") is None and all(map(_is_one_turn, answers)):
+        for key, read in PROMPTS_OF_OTHERS.items():
+            if row.get(key) is not None:
+                return _read_beside(row, *read(row))
     if all(isinstance(answer, str) for answer in answers):
         return _read_texts(row)
     return _read_conversations(row)
@@ -58,6 +64,56 @@ def _read_openai(row: dict[str, Any]) -> Preference:
     for name, items in (("input.messages", asked["messages"]), *((n, row[n]) for n in OPENAI)):
         ignored |= surplus_of_messages(items, name)
     return _pair("openai preference", prompt, answers, OPENAI, read_tools(asked), ignored)
+
+
+Prompt = tuple[list[Message], set[str], set[str]]  # turns, keys of the row, what was ignored
+
+
+def _alpaca_prompt(row: dict[str, Any]) -> Prompt:
+    return alpaca_asks(row), set(ALPACA_ASKS), set()
+
+
+def _sharegpt_prompt(row: dict[str, Any]) -> Prompt:
+    raw = row["conversations"]
+    turns = sharegpt_turns(raw, "conversations")
+    return turns, {"conversations"}, surplus_of_turns(raw, "conversations")
+
+
+def _messages_prompt(row: dict[str, Any]) -> Prompt:
+    turns = read_list(row["messages"], "messages")
+    return turns, {"messages"}, surplus_of_messages(row["messages"], "messages")
+
+
+PROMPTS_OF_OTHERS = {
+    "instruction": _alpaca_prompt,
+    "conversations": _sharegpt_prompt,
+    "messages": _messages_prompt,
+}
+
+
+def _is_one_turn(answer: Any) -> bool:
+    return isinstance(answer, str | dict) or (isinstance(answer, list) and len(answer) == 1)
+
+
+def _read_beside(
+    row: dict[str, Any], asked: list[Message], keys: set[str], ignored: set[str]
+) -> Preference:
+    """Answers of a turn each to a prompt in the form of another format."""
+    if asked and asked[-1].role == "assistant":
+        said = "the prompt ends with the assistant's turn, and chosen and rejected answer again; "
+        raise Unusable("prompt_answered", said + "leave that turn out")
+    answers = []
+    for name in PLAIN:
+        raw = row[name]
+        if isinstance(raw, str):
+            turn = Message(role="assistant", content=_said_in(row, name), trained=True)
+            answers.append([turn])
+            continue
+        turns = raw if isinstance(raw, list) else [raw]
+        answers.append(sharegpt_turns(turns, name))
+        ignored |= surplus_of_turns(turns, name)
+    ignored |= surplus(row, {*keys, *PLAIN, "tools", "functions"})
+    return _pair("preference", asked, answers, PLAIN, read_tools(row), ignored)
 
 
 def _read_texts(row: dict[str, Any]) -> Preference:

@@ -5,6 +5,10 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
+from headrace.engine.export_gguf import export_gguf
+from headrace.engine.source import read_model_spec
+from headrace.engine.weight_source import open_source
+from runs import whole_params
 from tiny import write_model
 from tiny_families import SHARED, WINDOW
 
@@ -42,3 +46,15 @@ def write_case(folder: Path, case: str, **changes: Any) -> Path:
     """The tiny model of a case."""
     config_class = CONFIG_MAPPING[case.split("-")[0]]
     return write_model(folder, config_class(**{**SHARED, **CASES[case], **changes}), seed=7)
+
+
+def export_copy(model_dir: Path, target: Path, *, dtype: str, pieces: int = 0) -> Path:
+    """Export a model as it is; the path of the file."""
+    spec = read_model_spec(model_dir, max_record_elements=pieces)
+    with open_source(model_dir, spec) as source:
+        export_gguf(
+            target, spec, assets_dir=model_dir, name="tiny", dtype=dtype,
+            read_pieces=whole_params(spec, source.read_record),
+        )  # fmt: skip
+    (path,) = target.iterdir()
+    return path

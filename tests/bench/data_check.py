@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ MB = 1_000_000
 STRUCTURE_MB_PER_S, TOKENS_MB_PER_S = 20.0, 0.7
 BYTES_A_ROW = 160  # indexes, lengths and places, and numpy's copies of them at the end
 FIXED_BYTES = 100 * MB  # caches of the tokenizer, buffers
-SECOND_RUN_SECONDS = 5.0
+SECOND_RUN_SECONDS = 3.0  # that it computes: to start, and to hash a gigabyte
 COPY, MUTE, LONG = 1_000, 1_003, 1_007  # one row in so many
 MAX_SEQ_LEN, LONG_BYTES = 2048, 16_000
 VOCABULARY = 20_000
@@ -171,11 +172,12 @@ def command(made: Made, work_dir: Path) -> dict[str, Any]:
     """`headrace data check` run twice, and stopped once."""
     program = [sys.executable, "-m", "headrace.service", "data", "check", str(made.path)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(work_dir / "cache")}
-    seconds = []
+    seconds, computed = [], []
     for _ in range(2):
-        start = time.monotonic()
+        start, before = time.monotonic(), _of_children()
         done = subprocess.run([*program, "--json"], env=environment, capture_output=True, text=True)
         seconds.append(round(time.monotonic() - start, 2))
+        computed.append(round(_of_children() - before, 2))
         found = json.loads(done.stdout)
     running = subprocess.Popen(
         [*program, "--json", "--fresh"], env=environment, stdout=subprocess.PIPE, text=True
@@ -186,12 +188,20 @@ def command(made: Made, work_dir: Path) -> dict[str, Any]:
     out, _ = running.communicate()
     return {
         "first_s": seconds[0],
+        "first_computed_s": computed[0],
         "second_s": seconds[1],
+        "second_computed_s": computed[1],
         "second_from_cache": found["cached"],
         "stopped_after_s": round(time.monotonic() - stopped, 2),
         "stopped_status": running.returncode,
         "stopped_complete": json.loads(out)["complete"] if out else None,
     }
+
+
+def _of_children() -> float:
+    """Seconds that processes have computed that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -232,7 +242,7 @@ def run(
         form["mb_per_computed_s"] >= STRUCTURE_MB_PER_S
         and counted["mb_per_computed_s"] >= TOKENS_MB_PER_S
         and all(part[name] for part in (form, counted) for name in ("memory_held", "counts_held"))
-        and ran["second_from_cache"] and ran["second_s"] <= SECOND_RUN_SECONDS
+        and ran["second_from_cache"] and ran["second_computed_s"] <= SECOND_RUN_SECONDS
         and ran["stopped_complete"] is False and ran["stopped_status"] == 130
     )  # fmt: skip
     return {

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,17 @@ def prepare(case: Case, file: Path, **how: Any) -> DataReport:
 
 def quick(case: Case, file: Path) -> FormCheck:
     """The check without a tokenizer."""
-    return check_rows(file, columns=case.options.get("columns"))
+    options = case.options
+    return check_rows(file, columns=options.get("columns"), objective=options.get("objective"))
 
 
 def labelled_runs(path: Path) -> list[str]:
     """The trained text of all rows, one text a run of labels."""
     dataset = TokenDataset.open(path)
     runs = []
-    for i in range(dataset.num_rows):
+    for _, labels in chain(*map(dataset.answers, range(dataset.num_rows))):
         run: list[int] = []
-        for label in [*dataset.row(i)[1].tolist(), -100]:
+        for label in [*labels.tolist(), -100]:
             if label >= 0:
                 run.append(label)
             elif run:

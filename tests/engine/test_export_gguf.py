@@ -24,24 +24,12 @@ from runs import whole_params
 from tiny import make_tiny_llama
 from tiny_families import WINDOW
 from tiny_gguf import interleaved
-from tiny_gguf_families import CASES, LLAMA3, write_case
+from tiny_gguf_families import CASES, LLAMA3, export_copy, write_case
 
 # transformers' reader leaves out biases, rope scaling, partial rotary positions and Mixtral's
 # experts, and does not know OLMo 2.
 TRANSFORMERS_READS = ("mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text")
 KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0"}
-
-
-def export_copy(model_dir: Path, target: Path, *, dtype: str, pieces: int = 0) -> Path:
-    """Export a model as it is; the path of the file."""
-    spec = read_model_spec(model_dir, max_record_elements=pieces)
-    with open_source(model_dir, spec) as source:
-        export_gguf(
-            target, spec, assets_dir=model_dir, name="tiny", dtype=dtype,
-            read_pieces=whole_params(spec, source.read_record),
-        )  # fmt: skip
-    (path,) = target.iterdir()
-    return path
 
 
 def read_back(path: Path, source: Path) -> Any:

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -14,6 +15,7 @@ from headrace.engine.model_files import ModelError, UnknownFamily
 from headrace.engine.source import read_model_spec
 from tiny import make_tiny_llama
 from tiny_gguf import write_gguf
+from tiny_gguf_families import export_copy, write_case
 
 LLAMA31 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
            "original_max_position_embeddings": 8192}  # fmt: skip
@@ -161,6 +163,27 @@ def test_experts_that_the_metadata_claims_and_the_file_lacks_are_refused(tmp_pat
     claimed = {"llama.expert_count": 8, "llama.expert_used_count": 2}
     with pytest.raises(ModelError, match=r"layers.0.block_sparse_moe.experts.0.w1.* is missing"):
         read_model_spec(tiny_gguf(tmp_path, metadata=claimed))
+
+
+def test_the_window_of_a_phi3_is_the_file_s_own(tmp_path: Path) -> None:
+    """Others that convert such models write it; readers may leave it out."""
+    model_dir = write_case(tmp_path / "hf", "phi3")
+    path = export_copy(model_dir, tmp_path / "plain", dtype="float32")
+    assert {kind.window for kind in read_model_spec(path).layer_kinds} == {None}
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(tmp_path / "window.gguf", "phi3")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind, inner = field.types[0], field.types[-1]
+            writer.add_key_value(key, field.contents(), kind, inner)
+    writer.add_uint32("phi3.attention.sliding_window", 8)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert {kind.window for kind in read_model_spec(tmp_path / "window.gguf").layer_kinds} == {8}
 
 
 def test_two_gguf_files_in_a_directory_are_refused_by_name(tmp_path: Path) -> None:
