@@ -16,7 +16,7 @@ Overlong = Literal["error", "drop", "truncate_left", "truncate_right"]
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="Rows: JSONL, one JSON array; plain or packed.")],
+    file: Annotated[Path, typer.Argument(help="JSONL or a JSON array (gzip, zstd), Parquet.")],
     valid: Annotated[
         Path | None, typer.Option(help="Validation rows, checked too: are any in both?")
     ] = None,

@@ -64,7 +64,7 @@ def _by_form(wanted: Wanted, stop: Stop) -> dict[str, Any]:
             report["validation"] |= {"in_training": leaked.count, "warnings": leaked.examples}
             report["complete"] = training.complete and held_out.complete
     except DataProblem as error:
-        return {"problems": [str(error)]}
+        return {"problems": [str(error)], "unreadable": True}
     return report
 
 
@@ -109,6 +109,7 @@ def _with_model(wanted: Wanted, stop: Stop) -> dict[str, Any]:
             rules = replace(rules, objective=report.get("objective", wanted.method))
             report["validation"] = _account(wanted.valid, training=training, rules=rules, **how)
             report["complete"] = report["validation"].get("complete", True)
+            report["unreadable"] = report["validation"].get("unreadable", False)
     return report
 
 
@@ -120,7 +121,7 @@ def _account(file: Path, **how: Any) -> dict[str, Any]:
         try:
             report = check_dataset([file], progress=progress, **how)
         except DataProblem as error:
-            return {"problems": [str(error)]}
+            return {"problems": [str(error)], "unreadable": True}
     found = report.to_dict()
     found["refused"] = found.pop("problems")
     try:

@@ -9,7 +9,7 @@ from rich.text import Text
 from .output import console
 
 BAR = 40
-DRAWN = ("histogram", "preview", "validation", "cached", "complete")
+DRAWN = ("histogram", "preview", "validation", "cached", "complete", "unreadable")
 
 
 def show(report: Mapping[str, Any]) -> None:

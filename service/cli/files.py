@@ -27,7 +27,7 @@ def list_files(url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
 
 
 def upload(
-    paths: Annotated[list[Path], typer.Argument(help="Rows: JSONL or a JSON array, also gzip.")],
+    paths: Annotated[list[Path], typer.Argument(help="JSONL, a JSON array (gzip, zstd), Parquet.")],
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     as_json: Json = False,

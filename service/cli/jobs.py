@@ -35,7 +35,7 @@ def submit(
         str | None, typer.Option(help="The model's name, as `headrace models` lists it.")
     ] = None,
     train: Annotated[
-        str | None, typer.Option(help="Training rows: a JSONL file, which is uploaded, or an id.")
+        str | None, typer.Option(help="Training rows: a file, which is uploaded, or an id.")
     ] = None,
     valid: Annotated[str | None, typer.Option(help="Evaluation rows, likewise.")] = None,
     suffix: Annotated[str | None, typer.Option(help="A word for the name of the result.")] = None,

@@ -22,14 +22,15 @@ def remembered(
 ) -> dict[str, Any]:
     """The result of that key, with `cached`: made by an earlier call, or made and kept now.
 
-    One that says that it is not `complete` is not kept. `fresh` looks again.
+    One that says that it is not `complete`, or of what is `unreadable` (for want of a package, it
+    may be), is not kept. `fresh` looks again.
     """
     path = folder / f"{key}.json"
     if not fresh and (found := read_json(path)):
         os.utime(path)
         return {**found, "cached": True}
     made: dict[str, Any] = json.loads(json.dumps(make(), default=str))
-    if made.get("complete", True):
+    if made.get("complete", True) and not made.get("unreadable"):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, made)
         entries = sorted(folder.glob("*.json"), key=lambda entry: entry.stat().st_mtime_ns)

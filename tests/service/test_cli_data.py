@@ -116,6 +116,7 @@ def test_data_check_names_a_file_that_it_cannot_read(
     rows.write_bytes(b"\x28\xb5\x2f\xfd....")
     code, found = run_json(capsys, "data", "check", rows)
     assert code == Exit.FAILED and "damaged or cut off" in found["problems"][0]
+    assert run_json(capsys, "data", "check", rows)[1]["cached"] is False
 
 
 def test_data_check_with_a_model_counts_what_is_trained(
