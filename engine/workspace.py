@@ -27,6 +27,7 @@ from headrace.storage import (
 
 from .adamw_cpu import compile_update
 from .config import TrainConfig
+from .heap import trim_heap
 from .homes import keeps_grad_on_device, versions_at_home
 from .host_home import HostHome
 from .layer import LayerModule
@@ -269,6 +270,7 @@ class Workspace:
         self.activation_slot = self.scratch_road = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what comes next will ask for other sizes
+        trim_heap()
 
     def __enter__(self) -> Self:
         return self
