@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .box_file import BadBoxFile, read_box, shipped_boxes
     from .calibration import calibrate_compute
     from .content import content_key, model_key
+    from .convert import convert_model
     from .cores import usable_cores
     from .data import TokenDataset
     from .dataset_cache import DatasetCache, Prepared
@@ -69,6 +70,7 @@ _HOMES = {
     "CpuKernel": "adamw_cpu",
     "cpu_kernel": "adamw_cpu",
     "measure_cpu_optimizer": "host_optimizer",
+    "convert_model": "convert",
     "usable_cores": "cores",
     "JobSize": "account",
     "nearest_fit": "advice",
@@ -186,6 +188,7 @@ __all__ = [
     "content_key",
     "model_key",
     "compare_schemes",
+    "convert_model",
     "cpu_kernel",
     "detect_box",
     "compiles_well",

@@ -1,8 +1,6 @@
 """Evaluation: mean loss and accuracy over a data set, in a few passes over the layers."""
 
-from collections.abc import Iterable, Iterator
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Iterable, Iterator
 
 from .data import Microbatch, TokenDataset, eval_microbatches
 from .forward import evaluate_group
@@ -12,12 +10,25 @@ from .report import RunEvent
 from .totals import Totals
 from .workspace import Workspace
 
+GROUP_SECONDS = 20.0
+FORWARDS = 3  # in the time of a step, at least
 
-def evaluate(work: Workspace, mover: Mover, data: TokenDataset) -> Totals:
-    """Evaluate the present weights, those of the last step, on all rows of `data`."""
-    batches = eval_microbatches(data, Arrangement.of(work.config))
-    groups = (evaluate_group(work, mover, group) for group in in_groups(work, batches))
-    return reduce(add, groups, Totals())
+
+def evaluate(
+    work: Workspace,
+    mover: Mover,
+    data: TokenDataset,
+    on_group: Callable[[], None] = lambda: None,
+) -> Totals:
+    """Evaluate the present weights, those of the last step, on all rows of `data`.
+
+    `on_group` is called after each pass over the layers.
+    """
+    found = Totals()
+    for group in in_groups(work, eval_microbatches(data, Arrangement.of(work.config))):
+        found += evaluate_group(work, mover, group)
+        on_group()
+    return found
 
 
 def eval_event(found: Totals, step: int) -> RunEvent:
@@ -37,10 +48,13 @@ def eval_event(found: Totals, step: int) -> RunEvent:
 
 
 def in_groups(work: Workspace, batches: Iterable[Microbatch]) -> Iterator[list[Microbatch]]:
-    """Microbatches in groups that one pass over the layers takes, within a step's memory."""
+    """Microbatches in groups that one pass over the layers takes, within a step's memory, and not
+    for much longer than GROUP_SECONDS: in the middle of a pass nothing can be said."""
+    plan = work.plan
     # A training step holds the input of each layer that waits there; evaluation holds only one.
-    near = work.plan.activation_tiers[work.spec.first_backward_layer :].count("device")
-    limit = work.plan.max_step_tokens * max(1, near)
+    near = plan.activation_tiers[work.spec.first_backward_layer :].count("device")
+    quick = FORWARDS * GROUP_SECONDS / max(plan.forecast.step.seconds, 1e-9)
+    limit = int(plan.max_step_tokens * max(1, min(near, quick)))
     group: list[Microbatch] = []
     tokens = 0
     for batch in batches:

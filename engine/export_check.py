@@ -5,6 +5,7 @@ the files. What keeping the weights in the export's dtype does to the logits by 
 too: what differs from that, nothing explains.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
@@ -104,11 +105,11 @@ def _largest_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float
 
 
 def write_report(
-    export_dir: Path, form: ExportForm, comparison: Comparison | None, *, step: int
+    export_dir: Path, form: ExportForm, comparison: Comparison | None, *, step: int | None
 ) -> dict[str, Any]:
     """Put the report beside the export's files, which it lists, and return it.
 
-    Without a comparison it says that none was made.
+    Without a comparison it says that none was made; without a step, that it is of no run.
     """
     report = {
         "format": form.format,
@@ -128,13 +129,19 @@ def _file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
 
 
-def mismatch(export_dir: Path, form: ExportForm, found: Comparison) -> ExportMismatch:
-    """The error of an export whose files give other logits."""
+def mismatch(export_dir: Path, form: ExportForm, found: Comparison, *, hint: str) -> ExportMismatch:
+    """The error of an export whose files give other logits; `hint` says what to do."""
     return ExportMismatch(
-        f"the {form.format} export in {export_dir} gives other logits than what was trained: over "
+        f"the {form.format} export in {export_dir} gives other logits than what it is of: over "
         f"{found.num_positions} positions they differ by up to {found.max_abs_diff:.4g}, of which "
         f"rounding to {form.dtype} does not explain {found.unexplained_diff:.4g}, where "
         f"{found.tolerance:.4g} is allowed; the same token is likeliest at "
-        f"{found.argmax_agreement:.1%} of them. The training state is kept: look at the drive that "
-        f"holds the export, then resume the job, which exports again"
+        f"{found.argmax_agreement:.1%} of them. {hint}"
     )
+
+
+def put_aside(target: Path) -> None:
+    """Keep what does not match for whoever looks into it, and free its place for another try."""
+    aside = target.with_name(f"{target.name}.mismatch")
+    shutil.rmtree(aside, ignore_errors=True)
+    target.rename(aside)

@@ -34,11 +34,11 @@ def open_export(
     if form.format != "adapter":
         found = read_model_spec(export_dir)
         with open_source(export_dir, found) as source:
-            yield found, _pieces(source, found)
+            yield found, pieces_of(source, found)
         return
     found = _adapted(export_dir, form)
     with open_source(form.model_dir, without_adapters(found)) as source:
-        yield found, _with_adapters(_pieces(source, found), read_header(export_dir / FILE))
+        yield found, _with_adapters(pieces_of(source, found), read_header(export_dir / FILE))
 
 
 def _adapted(export_dir: Path, form: ExportForm) -> ModelSpec:
@@ -57,7 +57,7 @@ def _adapted(export_dir: Path, form: ExportForm) -> ModelSpec:
     return method_spec(read_model_spec(form.model_dir), config)
 
 
-def _pieces(source: WeightSource, spec: ModelSpec) -> ReadPieces:
+def pieces_of(source: WeightSource, spec: ModelSpec) -> ReadPieces:
     """Records of files in pieces, each valid until the next one is asked for."""
     widest = max(param.num_elements // param.shape[0] for r in spec.records for param in r.params)
     room = torch.empty(max(_PIECE_ELEMENTS, widest * spec.head_dim))

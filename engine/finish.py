@@ -1,6 +1,5 @@
 """The end of a run: what it trained is exported, read back, compared, and told."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from headrace.storage import HostArena, TensorStore
 
 from .config import TrainConfig
 from .data import TokenDataset
-from .export_check import PROMPT_TOKENS, mismatch, write_report
+from .export_check import PROMPT_TOKENS, mismatch, put_aside, write_report
 from .export_forms import ExportForm
 from .model import ModelSpec
 from .report import Emit, RunEvent
@@ -86,17 +85,14 @@ class Exporter:
             del slot
         report = write_report(target, form, found, step=step)
         if found is not None and not found.matches:
-            error = mismatch(target, form, found)
-            _put_aside(target)
+            error = mismatch(target, form, found, hint=_HINT)
+            put_aside(target)
             raise error
         return {**report, "path": str(target)}
 
 
+_HINT = (
+    "The training state is kept: look at the drive that holds the export, then resume the job, "
+    "which exports again"
+)
 _NAMES = {"hf": "fine-tuned model", "adapter": "adapter", "gguf": "GGUF file"}
-
-
-def _put_aside(target: Path) -> None:
-    """Keep what does not match for whoever looks into it, and free its place for another try."""
-    aside = target.with_name(f"{target.name}.mismatch")
-    shutil.rmtree(aside, ignore_errors=True)
-    target.rename(aside)

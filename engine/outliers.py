@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .row_order import Ints
 
 FAR = 4.0  # robust standard deviations from the middle row
 LISTED = 20  # rows of each kind that are told
 FEWEST_ROWS = 16  # of which any can be said to stand out
-_NEIGHBOURS = 256  # rows that a row is compared with
+_NEIGHBOURS = 256  # rows by which it is judged how far losses are spread
+_FEWEST_ABOUT, _MOST_ABOUT = 9, 33  # rows whose middle a row is compared with
 _SIGMA = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 _LEAST_LOSS = 1e-6  # below, losses are alike
 UNSEEN = np.float32(-1)  # a row that an epoch has not come to; no mean loss is negative
@@ -69,13 +71,22 @@ def find_outliers(epochs: Iterable[tuple[Floats, Ints]], num_rows: int) -> Outli
 
 
 def _distances(values: Floats) -> Floats:
-    """How far each value is from the middle of its neighbours, in their standard deviations."""
+    """How far each value is from the middle of those about it, in standard deviations of what its
+    neighbours are from theirs."""
     found = []
     for block in np.array_split(values, max(1, len(values) // _NEIGHBOURS)):
-        apart = block - np.median(block)
+        apart = block - _middles(block)
         spread = _SIGMA * np.median(np.abs(apart))
         found.append(apart / spread if spread > 0 else np.zeros_like(apart))
     return np.concatenate(found)
+
+
+def _middles(block: Floats) -> Floats:
+    """The middle of the values about each: a loss may fall by half while a block is trained."""
+    width = max(_FEWEST_ABOUT, min(_MOST_ABOUT, len(block) // 4))
+    middles = np.median(sliding_window_view(block, width), axis=1)
+    places = np.arange(len(block)) - width // 2
+    return np.asarray(middles[np.clip(places, 0, len(middles) - 1)])
 
 
 def _ranked(distances: Floats) -> tuple[int, list[int]]:

@@ -136,7 +136,6 @@ def make_plan(
     weigh: bool = True,
 ) -> Plan:
     """Decide placement, count bytes, predict; raises CannotFit with the numbers.
-
     Not to `weigh` placements is quick: the plan is then of the first that fits.
 
     `longest_row_tokens` is the longest row of the training and evaluation data; where the
@@ -154,12 +153,7 @@ def make_plan(
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
     model = StepModel(sizes, rates, load)
     placement = choose_placement(
-        model,
-        sizes,
-        drives,
-        device_limit=device_limit,
-        host_limit=host_limit,
-        weigh=weigh,
+        model, sizes, drives, device_limit=device_limit, host_limit=host_limit, weigh=weigh
     )
     clip_way = choose_way(config, placement)
     chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}

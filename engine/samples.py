@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from .chat import NOT_TRAINED, ChatTokenizer, RenderProblem
@@ -17,11 +16,10 @@ from .generation import Drawn, Written, generate, greedy
 from .labels import prompt_ids
 from .model_files import ModelError
 from .mover import Mover
+from .reminder import Reminder
 from .report import Emit, RunEvent
 from .tokenizer import load_tokenizer
 from .workspace import Workspace
-
-REMIND_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ class Sampler:
             num_tokens=config.sample_tokens,
             stops=self._stops,
             choose=Drawn(config.sample_temperature, config.sample_seed) if drawn else greedy,
-            on_pass=_Reminder(self._emit, step),
+            on_pass=Reminder(self._emit, "writing sample texts", step),
         )
         try:
             told = [self._told(*pair) for pair in zip(self._prompts, texts, strict=True)]
@@ -106,22 +104,6 @@ class Sampler:
         return self._tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-
-
-class _Reminder:
-    """Says from time to time that texts are being written: who says nothing is taken for dead."""
-
-    def __init__(self, emit: Emit, step: int) -> None:
-        self._event = RunEvent(type="phase", message="writing sample texts", step=step)
-        self._emit = emit
-        self._next = 0.0
-        self()
-
-    def __call__(self) -> None:
-        now = monotonic()
-        if now >= self._next:
-            self._next = now + REMIND_SECONDS
-            self._emit(self._event)
 
 
 def open_sampler(

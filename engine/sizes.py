@@ -1,7 +1,6 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
@@ -26,7 +25,7 @@ NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 _DEVICE_ALIGNMENT = 512
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: what every placement asks is summed once
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Byte counts of a model and a run, from which every placement is summed."""
 
@@ -37,7 +36,13 @@ class Sizes:
     saved_token_bytes: int  # that autograd saves in a layer for a token
     working_token_bytes: int  # that forward and backward of a layer hold for one at their peak
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    grad_bytes: tuple[int, ...]  # of each record's gradient where it is kept
     piece_bytes: int  # through which frozen weights are converted
+    layer_elements: int  # of the largest layer
+    layer_grad_elements: int  # of the largest sum of gradients that a layer has
+    slot_bytes: int  # that hold the state of any record, and of a frozen one what is converted
+    layer_weights_bytes: int  # of weights in the compute dtype, if the record has another form
+    largest_trained: int  # elements of the largest record that is trained
     mean_step_tokens: float | None = None  # where the rows are known
     num_steps: int | None = None  # likewise
 
@@ -55,6 +60,11 @@ class Sizes:
             extent = Arrangement.of(config).limit(longest_row_tokens)
         else:
             extent = extent_of(lengths, config)
+        states = tuple(state_padded_bytes(record, config.state_format) for record in spec.records)
+        piece, width = piece_bytes(spec), DTYPE_BYTES[config.compute_dtype]
+        largest_layer = max(record.num_elements for record in spec.of_kind("layer"))
+        coded = any(record.base in CODED_FORMATS for record in spec.records)
+        converted = config.compute_dtype == "float32" or coded
         wide = {"kernel": 0, "mask": extent.microbatch_tokens}
         row_tokens = wide.get(packed_way(spec, config), longest_row_tokens)
         return cls(
@@ -64,48 +74,29 @@ class Sizes:
             microbatch_tokens=extent.microbatch_tokens,
             saved_token_bytes=saved_token_bytes(spec, config, row_tokens),
             working_token_bytes=working_token_bytes(spec, config, row_tokens),
-            piece_bytes=piece_bytes(spec),
-            state_bytes=tuple(
-                state_padded_bytes(record, config.state_format) for record in spec.records
+            grad_bytes=tuple(kept_grad_bytes(config, record) for record in spec.records),
+            piece_bytes=piece,
+            layer_elements=largest_layer,
+            layer_grad_elements=max(
+                (r.num_elements for r in spec.trained if r.kind in ("layer", "beside")), default=0
             ),
+            state_bytes=states,
+            slot_bytes=max(
+                size + (0 if record.base is None else piece)
+                for record, size in zip(spec.records, states, strict=True)
+            ),
+            layer_weights_bytes=largest_layer * width if converted else 0,
+            largest_trained=max(record.num_elements for record in spec.trained),
             mean_step_tokens=extent.mean_step_tokens,
             num_steps=extent.num_steps,
         )
-
-    @cached_property
-    def slot_bytes(self) -> int:
-        """A slot that holds the state of any record, and of a frozen one what is converted."""
-        homes = zip(self.spec.records, self.state_bytes, strict=True)
-        return max(
-            size + (0 if record.base is None else self.piece_bytes) for record, size in homes
-        )
-
-    @cached_property
-    def layer_elements(self) -> int:
-        """Elements of the largest layer."""
-        return max(record.num_elements for record in self.spec.of_kind("layer"))
-
-    @cached_property
-    def layer_grad_elements(self) -> int:
-        """Elements of the largest sum of gradients that a layer has."""
-        return max(
-            (r.num_elements for r in self.spec.trained if r.kind in ("layer", "beside")), default=0
-        )
-
-    @cached_property
-    def layer_weights_bytes(self) -> int:
-        """A layer's weights in the compute dtype, where the record holds them in another form."""
-        coded = any(record.base in CODED_FORMATS for record in self.spec.records)
-        if self.config.compute_dtype == "float32" or coded:
-            return self.layer_elements * self.compute_bytes
-        return 0
 
     @property
     def compute_bytes(self) -> int:
         """Bytes of an element in the compute dtype."""
         return DTYPE_BYTES[self.config.compute_dtype]
 
-    @cached_property
+    @property
     def boundary_bytes(self) -> int:
         """All layer inputs of one step that backward comes back to."""
         return (self.spec.num_layers - self.spec.first_backward_layer) * self.hidden_bytes
@@ -120,7 +111,7 @@ class Sizes:
         """The input of one layer, one microbatch."""
         return self.microbatch_tokens * self.spec.hidden_size * self.compute_bytes
 
-    @cached_property
+    @property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer."""
         return self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
@@ -227,8 +218,6 @@ class Sizes:
         return cached_weight_bytes(layout, self.config.compute_dtype)
 
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
-        if tier not in placement.tiers or (frozen and not placement.frozen):
-            return 0
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
@@ -241,21 +230,15 @@ class Sizes:
         if not placement.keep_grads:
             return 0
         tiers, grad_tier, on_host = placement.tiers, placement.grad_tier, set(placement.on_host)
-        near = sum(
+        return sum(
             size
-            for i, size in enumerate(self._grad_bytes)
-            if keeps_grad_on_device(i, tiers, grad_tier, on_host)
+            for i, size in enumerate(self.grad_bytes)
+            if keeps_grad_on_device(i, tiers, grad_tier, on_host) == on_device
         )
-        return near if on_device else sum(self._grad_bytes) - near
 
-    @cached_property
-    def _grad_bytes(self) -> tuple[int, ...]:
-        return tuple(kept_grad_bytes(self.config, record) for record in self.spec.records)
-
-    @cached_property
+    @property
     def _grad_buffers(self) -> int:
-        largest = max(record.num_elements for record in self.spec.trained)
-        one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
+        one = round_up(self.largest_trained * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
 

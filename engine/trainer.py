@@ -22,6 +22,7 @@ from .packing import Arrangement
 from .pending import PendingUpdate, sweep
 from .reference import with_reference
 from .rehearsal import rehearse
+from .reminder import Reminder
 from .report import Emit, Poll, RunEvent, StepReport, StopReason, metrics_event
 from .row_losses import open_row_losses
 from .row_order import num_steps
@@ -253,8 +254,8 @@ class Trainer:
             return
         self._sweep()
         if self.eval_data is not None:
-            self.emit(RunEvent(type="phase", message="evaluating", step=self.state.step))
-            found = evaluate(self.work, self.mover, self.eval_data)
+            going_on = Reminder(self.emit, "evaluating", self.state.step)
+            found = evaluate(self.work, self.mover, self.eval_data, going_on)
             self.state = replace(
                 self.state, last_eval_loss=found.loss, last_eval_accuracy=found.token_accuracy
             )

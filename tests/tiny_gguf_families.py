@@ -42,10 +42,11 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def write_case(folder: Path, case: str, **changes: Any) -> Path:
+def write_case(folder: Path, case: str, *, dtype: str = "float32", **changes: Any) -> Path:
     """The tiny model of a case."""
     config_class = CONFIG_MAPPING[case.split("-")[0]]
-    return write_model(folder, config_class(**{**SHARED, **CASES[case], **changes}), seed=7)
+    config = config_class(**{**SHARED, **CASES[case], **changes})
+    return write_model(folder, config, seed=7, dtype=dtype)
 
 
 def export_copy(model_dir: Path, target: Path, *, dtype: str, pieces: int = 0) -> Path:

@@ -13,6 +13,7 @@ from . import (
     bundles,
     calibrate,
     checks,
+    convert,
     data,
     files,
     fsck,
@@ -62,7 +63,7 @@ def options(
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train": (serve.serve, train.train),
+    "Train": (serve.serve, train.train, convert.convert),
     "Jobs of a running daemon": (
         jobs.submit, jobs.watch, logs.logs, samples.samples, rows.rows, jobs.jobs,
         jobs.status, jobs.cancel, jobs.pause, jobs.resume, jobs.export,

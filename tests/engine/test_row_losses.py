@@ -157,6 +157,16 @@ def test_rows_that_came_early_do_not_stand_out_for_that() -> None:
     assert not set(found.above[1]).intersection(places[:500].tolist())
 
 
+def test_a_row_that_stands_out_while_the_loss_falls_is_found() -> None:
+    """The loss falls by two thirds within the rows that are compared; one row is twice as high."""
+    places = order(200, 0)
+    losses = spread(5, 200)
+    losses[places] *= np.geomspace(3, 1, 200).astype(np.float32)
+    losses[places[150]] = 6.5  # as the first ones are
+    found = find_outliers([(losses, places)], 200)
+    assert found is not None and found.above == (1, [int(places[150])])
+
+
 def test_few_or_equal_rows_have_no_outliers() -> None:
     few = FEWEST_ROWS - 1
     assert find_outliers([(spread(1, few), order(few, 0))], few) is None

@@ -1,6 +1,7 @@
 """Boundary activations on NVMe come back as they were kept, in either order, or say why not."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -87,6 +88,37 @@ def test_inputs_come_back_step_after_step(way: Way, order: Order) -> None:
     assert {name: stats.payload_bytes for name, stats in links.items()} == dict.fromkeys(
         ("nvme_read", "nvme_write", "h2d", "d2h"), moved
     )
+
+
+def test_forward_goes_on_while_the_drive_is_no_more_than_a_ring_behind(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with closing(Way(disk, tmp_path)) as way:
+        disk.faults = dict.fromkeys(range(disk.num_operations, disk.num_operations + 100), "hang")
+        step, kept = way.step(), _inputs()
+        items = list(kept)
+        for item in items[: way.road.depth]:
+            step.keep(*item, kept[item])  # returns, though nothing can be written
+        beyond = items[way.road.depth]
+        one_more = threading.Thread(target=step.keep, args=(*beyond, kept[beyond]))
+        one_more.start()
+        one_more.join(0.2)
+        assert one_more.is_alive()
+        disk.released.set()
+        one_more.join(10)
+        assert not one_more.is_alive()
+
+
+def test_backward_finds_what_it_wants_first_already_read(way: Way) -> None:
+    step, kept = way.step(), _inputs()
+    for item, hidden in kept.items():
+        step.keep(*item, hidden)
+    first = [(layer, m) for layer in reversed(LAYERS) for m in range(len(SHAPES))][: way.road.depth]
+    ahead = sum(kept[item].nbytes for item in first)
+    deadline = time.monotonic() + 10
+    while way.store.stats().links["nvme_read"].payload_bytes < ahead:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert way.store.stats().links["nvme_read"].payload_bytes == ahead
 
 
 @pytest.mark.parametrize("fails_at", [0, 7, 20, 30])

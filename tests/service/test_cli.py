@@ -42,9 +42,9 @@ def test_help_imports_neither_torch_nor_transformers_nor_the_server() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "train", "submit", "watch", "jobs", "status", "cancel", "pause", "resume", "export",
-     "bundle", "replay", "free", "models", "token create", "token list", "token revoke", "doctor",
-     "fsck", "data check", "bench step"],
+    ["serve", "train", "convert", "submit", "watch", "jobs", "status", "cancel", "pause", "resume",
+     "export", "bundle", "replay", "free", "models", "token create", "token list", "token revoke",
+     "doctor", "fsck", "data check", "bench step"],
 )  # fmt: skip
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == Exit.OK
