@@ -42,7 +42,8 @@ def submit(client: Client, home: Path) -> str:
         param: client.upload(home / "rows" / f"{name}.jsonl")["id"]
         for param, name in (("training_file", "train"), ("validation_file", "valid"))
     }
-    settings = {"max_steps": STEPS, "batch_size": 8, "eval_every": 10, "n_epochs": 50}
+    settings = {"max_steps": STEPS, "batch_size": 8, "eval_every": 10, "n_epochs": 50,
+                "sample_rows": 2, "sample_tokens": 4}  # fmt: skip
     method = {"type": "supervised", "supervised": {"hyperparameters": settings}}
     return str(client.create_job({"model": "tiny", "method": method, **files})["id"])
 
@@ -78,6 +79,11 @@ def test_a_page_shows_what_is_measured_and_outlives_a_killed_daemon(home: Path) 
             window.until(lambda: str(window.script(CURVE)).count("L") == STEPS - 1)
             with Client(again.url) as client:
                 made = client.job(job_id)["fine_tuned_model"]
+                told = [one["step_number"] for one in client.samples(job_id)]
+                assert client.row_losses(job_id)["step_number"] == STEPS
+            assert told == [STEPS, 20, 10, 0]
+            newest = f"written by the weights of step {STEPS}"
+            window.until(lambda: newest in window.text("[data-part='samples']"))
             window.until(lambda: made in window.text("[data-part='made']"))
         # While no daemon answered, the browser noted that.
         assert [said for said in window.complaints() if "net::ERR_" not in said] == []
