@@ -31,7 +31,7 @@ from .ways import planned_way
 MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
-_NUM_HOMES, _NUM_OF_HOME = 16, 4  # so many of each
+_NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
 _NVME_GAIN = 0.05  # a drive is worn only where any other step takes so much longer
 
 

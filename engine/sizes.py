@@ -36,7 +36,13 @@ class Sizes:
     saved_token_bytes: int  # that autograd saves in a layer for a token
     working_token_bytes: int  # that forward and backward of a layer hold for one at their peak
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
+    grad_bytes: tuple[int, ...]  # of each record's gradient where it is kept
     piece_bytes: int  # through which frozen weights are converted
+    layer_elements: int  # of the largest layer
+    layer_grad_elements: int  # of the largest sum of gradients that a layer has
+    slot_bytes: int  # that hold the state of any record, and of a frozen one what is converted
+    layer_weights_bytes: int  # of weights in the compute dtype, if the record has another form
+    largest_trained: int  # elements of the largest record that is trained
     mean_step_tokens: float | None = None  # where the rows are known
     num_steps: int | None = None  # likewise
 
@@ -54,6 +60,11 @@ class Sizes:
             extent = Arrangement.of(config).limit(longest_row_tokens)
         else:
             extent = extent_of(lengths, config)
+        states = tuple(state_padded_bytes(record, config.state_format) for record in spec.records)
+        piece, width = piece_bytes(spec), DTYPE_BYTES[config.compute_dtype]
+        largest_layer = max(record.num_elements for record in spec.of_kind("layer"))
+        coded = any(record.base in CODED_FORMATS for record in spec.records)
+        converted = config.compute_dtype == "float32" or coded
         wide = {"kernel": 0, "mask": extent.microbatch_tokens}
         row_tokens = wide.get(packed_way(spec, config), longest_row_tokens)
         return cls(
@@ -63,41 +74,22 @@ class Sizes:
             microbatch_tokens=extent.microbatch_tokens,
             saved_token_bytes=saved_token_bytes(spec, config, row_tokens),
             working_token_bytes=working_token_bytes(spec, config, row_tokens),
-            piece_bytes=piece_bytes(spec),
-            state_bytes=tuple(
-                state_padded_bytes(record, config.state_format) for record in spec.records
+            grad_bytes=tuple(kept_grad_bytes(config, record) for record in spec.records),
+            piece_bytes=piece,
+            layer_elements=largest_layer,
+            layer_grad_elements=max(
+                (r.num_elements for r in spec.trained if r.kind in ("layer", "beside")), default=0
             ),
+            state_bytes=states,
+            slot_bytes=max(
+                size + (0 if record.base is None else piece)
+                for record, size in zip(spec.records, states, strict=True)
+            ),
+            layer_weights_bytes=largest_layer * width if converted else 0,
+            largest_trained=max(record.num_elements for record in spec.trained),
             mean_step_tokens=extent.mean_step_tokens,
             num_steps=extent.num_steps,
         )
-
-    @property
-    def slot_bytes(self) -> int:
-        """A slot that holds the state of any record, and of a frozen one what is converted."""
-        homes = zip(self.spec.records, self.state_bytes, strict=True)
-        return max(
-            size + (0 if record.base is None else self.piece_bytes) for record, size in homes
-        )
-
-    @property
-    def layer_elements(self) -> int:
-        """Elements of the largest layer."""
-        return max(record.num_elements for record in self.spec.of_kind("layer"))
-
-    @property
-    def layer_grad_elements(self) -> int:
-        """Elements of the largest sum of gradients that a layer has."""
-        return max(
-            (r.num_elements for r in self.spec.trained if r.kind in ("layer", "beside")), default=0
-        )
-
-    @property
-    def layer_weights_bytes(self) -> int:
-        """A layer's weights in the compute dtype, where the record holds them in another form."""
-        coded = any(record.base in CODED_FORMATS for record in self.spec.records)
-        if self.config.compute_dtype == "float32" or coded:
-            return self.layer_elements * self.compute_bytes
-        return 0
 
     @property
     def compute_bytes(self) -> int:
@@ -237,17 +229,16 @@ class Sizes:
     def _gradients(self, placement: Placement, *, on_device: bool) -> int:
         if not placement.keep_grads:
             return 0
-        grad_tier, on_host = placement.grad_tier, placement.on_host
+        tiers, grad_tier, on_host = placement.tiers, placement.grad_tier, set(placement.on_host)
         return sum(
-            kept_grad_bytes(self.config, record)
-            for i, record in enumerate(self.spec.records)
-            if keeps_grad_on_device(i, placement.tiers, grad_tier, on_host) == on_device
+            size
+            for i, size in enumerate(self.grad_bytes)
+            if keeps_grad_on_device(i, tiers, grad_tier, on_host) == on_device
         )
 
     @property
     def _grad_buffers(self) -> int:
-        largest = max(record.num_elements for record in self.spec.trained)
-        one = round_up(largest * self.compute_bytes, _DEVICE_ALIGNMENT)
+        one = round_up(self.largest_trained * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
 
 

@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "device": {"state_tier": "device"},
     "deferred": {"clip_way": "deferred", "commit_every_steps": 2},
     "half": {"compute_dtype": "bfloat16", "activation_tier": "host"},
+    "spilled": {"activation_tier": "nvme"},
     "microbatches": {"strategy": "zero_infinity"},
     "adapters": {"method": "lora", "lora_rank": 4},
 }
