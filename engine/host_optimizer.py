@@ -22,6 +22,8 @@ from .cores import usable_cores
 from .ranges import RangePool
 from .state import RecordViews, StateViews, split_master, state_bytes
 
+_LEAST_SAMPLES = 5  # of a rate: one that was held up shall not speak for all
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptimizerStats:
@@ -134,7 +136,7 @@ def measure_cpu_optimizer(
         # The first one touches the memory.
         optimizer.submit(state, grad, 1.0, scalars, source=source).result()
         ends = perf_counter() + seconds
-        while perf_counter() < ends or not rates:
+        while perf_counter() < ends or len(rates) < _LEAST_SAMPLES:
             before = optimizer.stats.busy_seconds
             optimizer.submit(state, grad, 1.0, scalars, source=source).result()
             rates.append(num_elements / (optimizer.stats.busy_seconds - before))

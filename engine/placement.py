@@ -277,7 +277,7 @@ def _farthest(sizes: Sizes) -> tuple[Tier, ...]:
 
 def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
-    count = len(sizes.spec.records)
+    count = len(sizes.spec.records) - len(sizes.spec.of_kind("beside"))
     tiers = with_what_lies_beside(sizes.spec, repeat(may_live(config)[-1], count))
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()
     return Placement(

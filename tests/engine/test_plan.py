@@ -7,7 +7,14 @@ from typing import Any, get_args
 
 import pytest
 
-from headrace.engine import Box, CannotFit, TrainConfig, fit_microbatch, make_plan
+from headrace.engine import (
+    Box,
+    CannotFit,
+    TrainConfig,
+    fit_microbatch,
+    make_plan,
+    method_spec,
+)
 from headrace.engine.box import detect_box
 from headrace.engine.config import StateFormat
 from headrace.engine.homes import Way, early_records
@@ -130,6 +137,16 @@ def test_two_volumes_of_one_drive_have_its_space_once() -> None:
     box = replace(BOX, volumes=rooms)
     with pytest.raises(CannotFit, match="only .* are free"):
         make_plan(SPEC, _config(), longest_row_tokens=256, box=box)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "megatrain"])
+def test_adapters_that_cannot_fit_are_refused_with_numbers(strategy: Any) -> None:
+    config = TrainConfig(model="m", dataset="d", method="lora", device_bytes=MIB, strategy=strategy)
+    spec = method_spec(shape_spec("tiny", 2), config)
+    with pytest.raises(CannotFit, match=r"needs \d+ MiB on the device"):
+        make_plan(spec, config, longest_row_tokens=64, box=Box(
+            device="cpu", device_bytes=2**33, host_bytes=2**33, volumes={"/d": 2**40},
+        ))  # fmt: skip
 
 
 @pytest.mark.parametrize("slack", [0, -1])
