@@ -247,7 +247,8 @@ def errors_say_what_and_where(world: World) -> None:
         ({"training_file": "file-none"}, "training_file"),
         ({"validation_file": "file-none"}, "validation_file"),
         ({"model": "none"}, "model"),
-        ({"method": {"type": "dpo"}}, "method.type"),
+        ({"method": {"type": "reinforcement"}}, "method.type"),
+        ({"method": {"type": "dpo"}}, "training_file"),  # it has no preferences
         ({"seed": -1}, "seed"),
         ({"suffix": "x" * 65}, "suffix"),
         ({"extra_body": {"colour": "red"}}, "colour"),
