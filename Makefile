@@ -50,8 +50,8 @@ TORCH_CPU ?=
 lock: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[image]'
 	$(LOCK) docker/requirements-build.in -o docker/requirements-build.lock
-	$(LOCK) pyproject.toml -c constraints.txt --extra gguf --extra gds -o docker/requirements-cuda.lock
-	$(LOCK) pyproject.toml docker/requirements-cpu.in --extra gguf $(TORCH_CPU) -o docker/requirements-cpu.lock
+	$(LOCK) pyproject.toml -c constraints.txt --extra gguf --extra zstd --extra parquet --extra tensorboard --extra gds -o docker/requirements-cuda.lock
+	$(LOCK) pyproject.toml docker/requirements-cpu.in --extra gguf --extra zstd --extra parquet --extra tensorboard $(TORCH_CPU) -o docker/requirements-cpu.lock
 
 try-image: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[image]'

@@ -52,9 +52,7 @@ class DatasetCache:
 
         `tokenizer_key` is that of `model_key`. What cannot be used is refused each time anew.
         """
-        options = {
-            name: value for name, value in how.items() if name not in ("tokenizer", "progress")
-        }
+        options = {name: value for name, value in how.items() if name not in NOT_OPTIONS}
         training_key = training.key if training else None
         key = content_key(files, tokenizer=tokenizer_key, training=training_key, **options)
         entry = self._folder / key

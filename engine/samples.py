@@ -124,6 +124,7 @@ def open_sampler(
             _cut(Prompt(ids=prompt_ids(tokenizer, text), source=f"prompt {i + 1}"), limit)
             for i, text in enumerate(config.sample_prompts)
         ]
+        ends = _end_tokens(folder)
     except (ModelError, RenderProblem) as error:
         message = f"there will be no sample texts: {error}"
         emit(RunEvent(type="message", level="warn", message=message))
@@ -134,7 +135,7 @@ def open_sampler(
         message = "there will be no sample texts: no prompt has a token before what is trained"
         emit(RunEvent(type="message", level="warn", message=message))
         return None
-    stops = {*_end_tokens(folder), *(prompt.wanted[-1] for prompt in of_rows if prompt.wanted)}
+    stops = {*ends, *(prompt.wanted[-1] for prompt in of_rows if prompt.wanted)}
     if tokenizer.eos_token_id is not None:
         stops.add(tokenizer.eos_token_id)
     return Sampler(config, tokenizer, prompts, stops, emit)
@@ -172,9 +173,15 @@ def _cut(prompt: Prompt, limit: int) -> Prompt:
 
 
 def _end_tokens(folder: Path) -> list[int]:
-    """What ends a text by the model's own generation_config.json, where there is one."""
+    """What ends a text by the model's own generation_config.json, where there is one; ModelError
+    for one that cannot be read."""
     path = folder / "generation_config.json"
     if not path.exists():
         return []
-    found = json.loads(path.read_bytes()).get("eos_token_id")
-    return [] if found is None else found if isinstance(found, list) else [found]
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    found = config.get("eos_token_id") if isinstance(config, dict) else None
+    ends = found if isinstance(found, list) else [found]
+    return [end for end in ends if type(end) is int]

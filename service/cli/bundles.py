@@ -79,8 +79,8 @@ def read_bundle(path: Path) -> dict[str, Any]:
         raise CliError(f"cannot read the bundle {path}: {error}") from error
     if not isinstance(told, dict) or told.get("object") != "fine_tuning.job.bundle":
         raise CliError(f"{path} is no bundle; make one with `headrace bundle JOB {path}`")
-    if told["format"] != FORMAT:
-        raise CliError(f"{path} is of format {told['format']}; this version reads {FORMAT}")
+    if told.get("format") != FORMAT:
+        raise CliError(f"{path} is of format {told.get('format')}; this version reads {FORMAT}")
     return told
 
 
@@ -92,10 +92,11 @@ def compare(told: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
         "same_weights": bool(wanted) and wanted == got,
         "files": {name: got.get(name) == digest for name, digest in wanted.items()},
         "differs": {
-            f"{name}.{key}": [value, (again[name] or {}).get(key)]
+            f"{name}.{key}": [old.get(key), new.get(key)]
             for name in around
-            for key, value in (told[name] or {}).items()
-            if (again[name] or {}).get(key) != value
+            for old, new in [(told[name] or {}, again[name] or {})]
+            for key in {**old, **new}
+            if old.get(key) != new.get(key)
         },
     }
 

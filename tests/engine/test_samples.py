@@ -129,6 +129,18 @@ def test_a_model_without_a_tokenizer_trains_and_says_that_there_are_no_samples(
     assert not sampled(run.events)
 
 
+def test_a_damaged_generation_config_costs_the_texts_and_not_the_run(
+    origin: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    model, data, _ = origin
+    (model / "generation_config.json").write_text("{")
+    run = Run(tmp_path / "run", model, data, sample_prompts=ASKED, lora_export="adapter",
+              method="lora")  # fmt: skip
+    assert run.go().step == 4
+    (warned,) = [event for event in run.events if event.level == "warn"]
+    assert "no sample texts" in warned.message and "generation_config.json" in warned.message
+
+
 def test_texts_that_cannot_be_decoded_are_an_event_and_not_the_end(
     origin: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

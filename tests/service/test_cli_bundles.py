@@ -95,12 +95,13 @@ def test_replay_of_other_rows_is_refused(daemon: ScriptedDaemon, tmp_path: Path)
 def test_replay_that_makes_other_weights_says_what_else_differs(
     daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    again = bundle(exports=other_weights(), surroundings={"device": "cuda"})
+    again = bundle(exports=other_weights(), surroundings={"device": "cuda", "patch": "7"})
     scripted(daemon, again, files=[{"id": "file-now", "sha256": SHA256}])
     assert run("replay", written(tmp_path, bundle())) == Exit.FAILED
     shown = " ".join(capsys.readouterr().out.split())
     assert "other weights: hf/model.safetensors differ" in shown
     assert "surroundings.device was cpu, now cuda" in shown
+    assert "surroundings.patch was None, now 7" in shown
 
 
 def test_without_weights_on_paper_nothing_is_the_same() -> None:
@@ -113,6 +114,7 @@ def test_without_weights_on_paper_nothing_is_the_same() -> None:
     [
         ("{", "cannot read the bundle"),
         ("[]", "is no bundle"),
+        ('{"object": "fine_tuning.job.bundle"}', "is of format None; this version reads 1"),
         (json.dumps(bundle(format=2)), "is of format 2; this version reads 1"),
     ],
 )
