@@ -25,7 +25,12 @@ def fit_microbatch(
     while True:
         try:
             plan = make_plan(
-                spec, config, longest_row_tokens=longest_row_tokens, box=box, lengths=lengths
+                spec,
+                config,
+                longest_row_tokens=longest_row_tokens,
+                box=box,
+                lengths=lengths,
+                weigh=False,
             )
             if "nvme" not in plan.activation_tiers or config.activation_tier == "nvme":
                 return config

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod, sqrt
 from typing import Any, Literal
 
@@ -117,7 +118,7 @@ class Lora:
         return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what is summed over records is summed once
 class ModelSpec:
     """A supported model, from its config alone.
 
@@ -150,32 +151,32 @@ class ModelSpec:
     experts: ExpertSpec | None = None
     lora: Lora | None = None
 
-    @property
+    @cached_property
     def num_params(self) -> int:
         """Elements of all parameters; a tied table counts once."""
         return sum(record.num_params for record in self.records)
 
-    @property
+    @cached_property
     def num_trained_params(self) -> int:
         """Elements of the parameters that are trained."""
         return sum(record.num_params for record in self.trained)
 
-    @property
+    @cached_property
     def trained(self) -> tuple[RecordLayout, ...]:
         """The records that are trained, in order."""
         return tuple(record for record in self.records if record.base is None)
 
-    @property
+    @cached_property
     def beside(self) -> dict[str, RecordLayout]:
         """What is trained beside a frozen layer, by the name of the layer's record."""
         return {record.layer: record for record in self.records if record.layer is not None}
 
-    @property
+    @cached_property
     def trains_table(self) -> bool:
         """Whether the embedding, or an untied head, is trained."""
         return any(record.kind in ("embedding", "head") for record in self.trained)
 
-    @property
+    @cached_property
     def first_backward_layer(self) -> int:
         """The lowest layer that the backward pass comes to: nothing below it is trained."""
         if any(record.base is None for record in self.of_kind("embedding")):
@@ -188,4 +189,9 @@ class ModelSpec:
 
     def of_kind(self, kind: RecordKind) -> tuple[RecordLayout, ...]:
         """The records of that kind, in order."""
-        return tuple(record for record in self.records if record.kind == kind)
+        return self._by_kind.get(kind, ())
+
+    @cached_property
+    def _by_kind(self) -> dict[RecordKind, tuple[RecordLayout, ...]]:
+        kinds = {record.kind for record in self.records}
+        return {kind: tuple(r for r in self.records if r.kind == kind) for kind in kinds}

@@ -7,7 +7,7 @@ searched for the shortest step, as the box's rates predict it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 
 from .config import TrainConfig
 from .cost import formula_seconds, step_cost
@@ -36,26 +36,41 @@ _NVME_GAIN = 0.05  # a drive is worn only where any other step takes so much lon
 
 
 def choose_placement(
-    model: StepModel, sizes: Sizes, drives: VolumeRates, *, device_limit: int, host_limit: int
+    model: StepModel,
+    sizes: Sizes,
+    drives: VolumeRates,
+    *,
+    device_limit: int,
+    host_limit: int,
+    weigh: bool = True,
 ) -> Placement:
-    """The fastest placement that fits the limits (bytes); the last resort when none does.
+    """The fastest placement that fits the limits (bytes), or, not to `weigh` them, the first one;
+    the last resort when none does.
 
     One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
     """
     config = sizes.config
 
-    def fitting(candidates: Iterable[Placement]) -> list[Placement]:
-        return [
+    def fitting(candidates: Iterable[Placement], most: int | None = None) -> list[Placement]:
+        found = (
             placement
             for placement in candidates
             if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
-        ]
+        )
+        return list(islice(found, most))
 
-    known = fitting(_candidates(sizes, _parked_choices(sizes), device_limit, host_limit))
+    least = _last_resort(sizes, config)
+    at_home = replace(least, tiers=repeat("device", len(least.tiers)), keep_grads=False)
+    if min(sizes.device(least), sizes.device(at_home)) > device_limit:
+        return least  # every other one streams through as many slots and holds no less
+    enough = None if weigh else 1
+    near = _candidates(sizes, _parked_choices(sizes), device_limit, host_limit)
+    known = fitting(near, enough)
     if not known:  # layer inputs then wait on several tiers, as near as they fit
-        known = fitting(_with_inputs_apart(sizes, device_limit, host_limit))
-    if not known:
-        return _last_resort(sizes, config)
+        apart = _with_inputs_apart(sizes, device_limit, host_limit)
+        known = fitting(apart, enough)
+    if not known or not weigh:
+        return known[0] if known else least
     best: list[tuple[float, Placement]] = []
     for streams in (False, True):
         group = [placement for placement in known if placement.streams == streams]

@@ -133,8 +133,10 @@ def make_plan(
     box: Box,
     job: JobSize | None = None,
     lengths: RowLengths | None = None,
+    weigh: bool = True,
 ) -> Plan:
     """Decide placement, count bytes, predict; raises CannotFit with the numbers.
+    Not to `weigh` placements is quick: the plan is then of the first that fits.
 
     `longest_row_tokens` is the longest row of the training and evaluation data; where the
     `lengths` of all are known, what the largest step computes is counted instead of feared, and
@@ -151,7 +153,7 @@ def make_plan(
     load = StepLoad.of(sizes, row_tokens=job.row_tokens, trained_share=job.trained_share)
     model = StepModel(sizes, rates, load)
     placement = choose_placement(
-        model, sizes, drives, device_limit=device_limit, host_limit=host_limit
+        model, sizes, drives, device_limit=device_limit, host_limit=host_limit, weigh=weigh
     )
     clip_way = choose_way(config, placement)
     chosen = {field.name: getattr(placement, field.name) for field in fields(placement)}

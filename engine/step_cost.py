@@ -90,6 +90,12 @@ class StepModel:
         self.layer_of = {names[layer.name]: i for i, layer in enumerate(layers)}
         self._head = self.spec.of_kind("head")
         self._beside = self.spec.beside
+        self._alike = _alike(
+            [
+                (one.kind, one.num_elements, one.base, self._summed_elements(one))
+                for one in self.spec.records
+            ]
+        )
 
     def with_steps_of(self, factor: int) -> "StepModel":
         """The same box and model with so many times the tokens, in microbatches as large."""
@@ -115,9 +121,9 @@ class StepModel:
                 visit.record, placement.tiers, placement.grad_tier, placement.on_host
             )
             key = (
-                record.kind, record.num_elements, layer in kept, tier, parked, gradients,
-                visit.action, visit.reads, visit.writes, visit.phase, visit.pending, layer == 0,
-                record.base, self._summed_elements(record), visit.on_host, self._place(visit),
+                self._alike[visit.record], layer in kept, tier, parked, gradients, visit.action,
+                visit.reads, visit.writes, visit.phase, visit.pending, layer == 0, visit.on_host,
+                visit.microbatch and self._place(visit), visit.microbatch is None,
             )  # fmt: skip
             cost = self._known.get(key)
             if cost is None:
@@ -257,3 +263,9 @@ class StepModel:
 
     def _per_element(self, work: Work, elements: int) -> float:
         return elements / self.rates.params_per_second(work)
+
+
+def _alike(kinds: Sequence[object]) -> list[int]:
+    """A number for each that is the same for equals: quicker to look up by."""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(kind, len(numbers)) for kind in kinds]

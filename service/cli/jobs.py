@@ -23,7 +23,8 @@ from .output import CliError, Exit, console, human_bytes, print_json, print_tabl
 from .plan_view import show_plan
 from .watch import exit_code, watch_job, watch_json
 
-UNREAD = ("object", "method", "engine.plan")  # said elsewhere in the answer, or for programs
+# Said elsewhere in the answer, or for programs.
+UNREAD = ("object", "method", "engine.plan", "engine.exports")
 
 
 def submit(
