@@ -18,7 +18,7 @@ from .homes import Order, Placement, Tier, Way, early_records
 from .model import ModelSpec
 from .orders import ordered_visits
 from .packing import RowLengths
-from .placement import choose_placement
+from .placement import choose_placement, needs_kept_grads
 from .rates import Rates, default_rates, shape_key
 from .sizes import MIB, Sizes
 from .state_record import frozen_bytes, model_state_bytes, state_padded_bytes, state_record
@@ -217,8 +217,14 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
             f"{run} needs {plan.total_host_bytes * mib:.0f} MiB of host memory "
             f"({_largest(plan.host_bytes)}), {host_limit * mib:.0f} MiB given; raise host_bytes"
             + (", or choose clip_mode per_layer or none, which keep no gradients"
-               if plan.keep_grads and "host" not in plan.tiers else "")
+               if plan.keep_grads and _may_drop_grads(plan, sizes) else "")
         )  # fmt: skip
+
+
+def _may_drop_grads(plan: Plan, sizes: Sizes) -> bool:
+    """Whether another clip mode would keep no gradients."""
+    config = replace(sizes.config, clip_mode="none")
+    return not needs_kept_grads(sizes.spec, config, plan.tiers)
 
 
 def _microbatch(config: TrainConfig) -> str:

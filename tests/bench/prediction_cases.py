@@ -116,7 +116,8 @@ def with_budgets(case: Case, config: TrainConfig, volume: VolumeConfig) -> Train
     state = sum(plan.basis.sizes.state_bytes)
     tiers = STRATEGIES[config.strategy].tiers
     host = 4 * state if "nvme" not in tiers or config.strategy == "zero_offload" else 0
-    host += state // 2 if config.strategy == "zero_infinity" else 0  # its sums of gradients
+    keeps = config.strategy in ("zero_infinity", "memascend")  # gradients, whatever the clip mode
+    host += state // 2 if keeps else 0
     device = plan.total_device_bytes + 4 * state
     if len(tiers) == 2 and "device" in tiers:
         recomputed = config.recompute if config.recompute != "auto" else "all"

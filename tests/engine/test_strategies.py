@@ -184,6 +184,9 @@ def test_a_strategy_that_does_not_fit_is_refused_though_another_would() -> None:
     plan("auto", host_bytes=700 * MIB)
     with pytest.raises(CannotFit, match="by strategy megatrain needs .* of host memory"):
         plan("megatrain", host_bytes=700 * MIB)
+    with pytest.raises(CannotFit) as late:
+        plan("memascend", host_bytes=2**26, clip_mode="none")
+    assert "keep no gradients" not in str(late.value)
     spec, config = shape_spec("smollm2-135m"), TrainConfig(model="m", dataset="d")
     config = replace(config, strategy="megatrain", host_bytes=700 * MIB)
     assert nearest_fit(spec, config, longest_row_tokens=128, box=BOX)["strategy"] == "auto"
