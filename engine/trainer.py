@@ -74,7 +74,7 @@ class Trainer:
         )
         self._arrangement = Arrangement.of(self.config)
         self._row_losses = open_row_losses(run_dir, self.config, data, self.total_steps, emit)
-        self._warned: set[str] = set()
+        self._warned: dict[str, float] = {}
         self._pictures = StepPictures(run_dir)
         self._pending: PendingUpdate | None = None
         self._last_report: dict[str, Any] | None = work.store.metadata["report"]
@@ -292,8 +292,9 @@ class Trainer:
         self.emit(RunEvent(type="message", level="warn", message=message, step=self.state.step))
 
     def _warn_of_drives(self) -> None:
-        """Say once what the store says of a slow or failing drive."""
+        """Say what the store says of a slow or failing drive: once, and again when it is twice as
+        bad as it was when it was said."""
         for warning in self.work.store.status().warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self._warn(warning)
+            if warning.badness >= 2 * self._warned.get(warning.about, 0):
+                self._warned[warning.about] = warning.badness
+                self._warn(warning.text)

@@ -130,7 +130,8 @@ def find_model_dir(name: str, settings: Settings) -> Path:
     if Path(name).exists():
         return Path(name).absolute()
     message = (
-        f"Model {name!r} is neither a folder here nor in models_dir.{did_you_mean(name, known)}"
+        f"Model {name!r} is neither a folder here nor in models_dir.{did_you_mean(name, known)} "
+        "Name the daemon's --models-dir or --config, or the folder itself with --model."
     )
     raise ApiError(400, message, param="model", code="model_not_found")
 

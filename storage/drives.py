@@ -22,7 +22,7 @@ from .files import (
 )
 from .filesystem import free_bytes
 from .future import Buffer, Patience
-from .health import DriveLoad, warnings_of
+from .health import DriveLoad, DriveWarning, warnings_of
 from .io_queue import IoQueue
 from .layout import Layout
 from .lock import StoreLock
@@ -191,7 +191,7 @@ class DriveSet:
             for status, written in zip(self._statuses, written_bytes, strict=True)
         ]
 
-    def warnings(self) -> list[str]:
+    def warnings(self) -> list[DriveWarning]:
         """Drives that are slow or failing, in words."""
         loads = []
         for drive, rate in zip(self.drives, self._known_rates, strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from .health import DriveWarning
 from .memory import MemoryStatus
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class StorageStatus:
     total_bytes: int
     read_only: bool
     volumes: Sequence["VolumeStatus"]
-    warnings: Sequence[str] = ()
+    warnings: Sequence[DriveWarning] = ()
     memory: MemoryStatus | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -77,8 +77,9 @@ def describe_check(report: Mapping[str, Any] | None) -> str:
         return ""
     positions = check["num_positions"]
     return (
-        f"\nread back: logits within {check['max_abs_diff']:.3g} of those trained, "
-        f"{check['unexplained_diff']:.3g} of it not by rounding ({check['tolerance']:.3g} allowed);"
+        f"\nread back: rounding to the export's dtype moves logits by up to "
+        f"{check['rounding_diff']:.3g}, anything else by {check['unexplained_diff']:.3g} "
+        f"({check['tolerance']:.3g} allowed);"
         f" the same token likeliest at {check['argmax_agreement']:.1%} of {positions} positions"
     )
 

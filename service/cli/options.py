@@ -48,6 +48,10 @@ def _complete_job(incomplete: str) -> list[tuple[str, str]]:
 
 
 JobId = Annotated[str, typer.Argument(help="The job's id, ftjob-…", autocompletion=_complete_job)]
+ModelsDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--models-dir", help="A folder of models, one directory each; repeatable."),
+]
 Volumes = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .body import parse_setting
-from .options import ByteSize, Device, Json, Strategy, Volumes
+from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, human_bytes, print_json
 from .plan_view import show_plan, show_schemes
 from .serve import Config, DataDir, load_settings
@@ -64,6 +64,7 @@ def plan(
     volumes_price: Price = None,
     config: Config = None,
     data_dir: DataDir = None,
+    models_dir: ModelsDirs = None,
     volume: Volumes = None,
     device: Device = None,
     device_bytes: ByteSize = None,
@@ -79,8 +80,8 @@ def plan(
         _list_boxes(as_json)
         return
     here = load_settings(
-        config, data_dir=data_dir, volumes=volume or None, device=device,
-        device_bytes=device_bytes, host_bytes=host_bytes,
+        config, data_dir=data_dir, models_dir=models_dir or None, volumes=volume or None,
+        device=device, device_bytes=device_bytes, host_bytes=host_bytes,
     )  # fmt: skip
     found = _find_box(box, here, (device_price, host_price, volumes_price))
     if job_file is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ByteSize, Device, Json, Volumes
+from .options import ByteSize, Device, Json, ModelsDirs, Volumes
 from .output import CliError, Exit, console, print_json
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ DataDir = Annotated[
 def serve(
     config: Config = None,
     data_dir: DataDir = None,
-    models_dir: Annotated[
-        list[Path] | None, typer.Option(help="A folder of models, one directory each; repeatable.")
-    ] = None,
+    models_dir: ModelsDirs = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port.")] = None,
     volume: Volumes = None,

@@ -10,7 +10,7 @@ import typer
 from ..client import ServerEvent
 from ..rates import Rates
 from .job_file import read_job_file
-from .options import ByteSize, Device, Json, Strategy, Volumes
+from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, console, print_json
 from .progress import Progress
 from .serve import Config, DataDir, load_settings
@@ -33,6 +33,7 @@ def train(
     strategy: Strategy = None,
     config: Config = None,
     data_dir: DataDir = None,
+    models_dir: ModelsDirs = None,
     volume: Volumes = None,
     device: Device = None,
     device_bytes: ByteSize = None,
@@ -49,6 +50,7 @@ def train(
     settings = load_settings(
         config,
         data_dir=data_dir,
+        models_dir=models_dir or None,
         volumes=volume or None,
         device=device,
         device_bytes=device_bytes,

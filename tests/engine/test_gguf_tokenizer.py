@@ -150,7 +150,7 @@ def test_control_tokens_are_single_ids_and_left_out_on_request() -> None:
     ("changes", "message"),
     [
         ({"ggml.model": "bert"}, "tokenizer of kind 'bert'; the kinds known here are gpt2, llama"),
-        ({"ggml.pre": "qwen2"}, "'qwen2'; the kinds known here are gpt-2, smollm, llama-bpe"),
+        ({"ggml.pre": "tekken"}, "'tekken'; the kinds known here are gpt-2, smollm"),
         ({"ggml.tokens": []}, "has no token list"),
         ({"ggml.tokens": ["a", "a"]}, "names a token twice"),
         ({"ggml.token_type": [1]}, "has no type for each token"),

@@ -277,7 +277,8 @@ def test_export_copies_the_model_whole(daemon: ScriptedDaemon, tmp_path: Path) -
 def exported(daemon: ScriptedDaemon, folder: Path, **changes: Any) -> None:
     """A job that has made a GGUF file, which was read back."""
     check = {
-        "max_abs_diff": 0.0123,
+        "max_abs_diff": 0.0127,
+        "rounding_diff": 0.0123,
         "unexplained_diff": 0.0004,
         "tolerance": 0.02,
         "argmax_agreement": 0.99,
@@ -297,10 +298,7 @@ def test_export_of_a_gguf_file_copies_it_and_says_what_was_read_back(
     assert run("export", "ftjob-1", tmp_path / "deep" / "mine.gguf", "--gguf") == Exit.OK
     assert tmp_path.joinpath("deep", "mine.gguf").read_bytes() == b"GGUF"
     shown = " ".join(capsys.readouterr().out.split())
-    assert (
-        "logits within 0.0123 of those trained, 0.0004 of it not by rounding (0.02 allowed)"
-        in shown
-    )
+    assert "moves logits by up to 0.0123, anything else by 0.0004 (0.02 allowed)" in shown
     assert "99.0% of 96 positions" in shown
 
 

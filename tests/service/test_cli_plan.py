@@ -285,3 +285,23 @@ def test_what_is_neither_job_nor_shape_is_asked_for(run: Run) -> None:
 def test_the_shipped_boxes_are_listed(run: Run) -> None:
     code, found = run("--box", "list")
     assert code == Exit.OK and "four Gen5 drives" in found["gh200"]
+
+
+def test_a_plan_of_a_job_finds_the_models_that_the_daemon_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tiny_llama(tmp_path / "models" / "tiny", tied=True, seed=3)
+    rows = [{"text": f"The wheel turned {i} times before noon."} for i in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"model": "tiny", "training_file": str(tmp_path / "rows.jsonl")}))
+    here = ["plan", str(job), "--data-dir", str(tmp_path / "data"), "--device", "cpu", "--json"]
+    with pytest.raises(SystemExit):
+        main(here)
+    assert "Name the daemon's --models-dir" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "volume").mkdir()
+    there = ["--models-dir", str(tmp_path / "models"), "--volume", str(tmp_path / "volume")]
+    with pytest.raises(SystemExit) as ended:
+        main([*here, *there])
+    assert ended.value.code in (None, Exit.OK)
+    assert json.loads(capsys.readouterr().out)["plan"]["forecast"]

@@ -111,13 +111,14 @@ def _load(path: str, busy_seconds: float, **more: object) -> DriveLoad:
 
 def test_the_drive_that_holds_the_others_up_is_named() -> None:
     [warning] = warnings_of([_load("/a", 10), _load("/b", 21), _load("/c", 11)])
-    assert warning.startswith("volume /b holds the others up: busy for 21.0 s")
-    assert "0.48 GB/s" in warning
+    assert warning.text.startswith("volume /b holds the others up: busy for 21.0 s")
+    assert "0.48 GB/s" in warning.text
 
 
 def test_a_drive_below_its_calibration_is_named() -> None:
     [warning] = warnings_of([_load("/a", 10, known_rate=5e9)])
-    assert "/a gives 1.00 GB/s while busy; it was calibrated at 5.00" in warning
+    assert "/a gives 1.00 GB/s while busy; it was calibrated at 5.00" in warning.text
+    assert (warning.about, warning.badness) == ("/a: is slow", 5)
 
 
 def test_even_drives_and_short_times_raise_no_warning() -> None:
@@ -140,5 +141,5 @@ def test_a_failing_drive_is_named(tmp_path: Path, slot: HostSlot) -> None:
         with pytest.raises(IoFailed) as caught:
             store.read_into("layers.0", slot).result()
         [warning] = store.status().warnings
-    assert warning.startswith(f"volume {Path(caught.value.volume).parent}: 1 calls failed")
-    assert "Input/output error" in warning
+    assert warning.text.startswith(f"volume {Path(caught.value.volume).parent}: 1 calls failed")
+    assert "Input/output error" in warning.text
