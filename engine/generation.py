@@ -196,7 +196,8 @@ class Drawn:
 
     def __call__(self, logits: Tensor, rows: Sequence[int]) -> list[int]:
         """Drawn on the host, so that every device draws alike."""
-        chances = (logits.cpu().double() / self._temperature).softmax(dim=1)
+        wide = logits.cpu().double()  # the largest becomes 0, which no temperature makes infinite
+        chances = ((wide - wide.amax(dim=1, keepdim=True)) / self._temperature).softmax(dim=1)
         return [
             int(torch.multinomial(chance, 1, generator=self._source(row)))
             for chance, row in zip(chances, rows, strict=True)

@@ -102,7 +102,7 @@ def serve(channel: Channel, engine: RunJob, *, beat_seconds: float = 1.0) -> int
             if run is not None:
                 status = run_one(run, engine, commands, pulse)
                 if status != EXIT_DEVICE:
-                    channel.send(Finished(job_id=run.job_id))
+                    channel.send(Finished(job_id=run.job_id, leaving=status != 0))
                 if status:
                     return status
     return 0

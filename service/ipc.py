@@ -77,10 +77,14 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Worker -> API: the job left the worker. A nudge: the truth is in its events."""
+    """Worker -> API: the job left the worker. A nudge: the truth is in its events.
+
+    `leaving`: the process ends now, and takes no other job.
+    """
 
     op: ClassVar[str] = "finished"
     job_id: str
+    leaving: bool = False
 
 
 Message = Run | Stop | Hello | Heartbeat | Telemetry | Finished

@@ -12,6 +12,7 @@ from headrace.engine import StopReason
 from headrace.storage import StoreError
 
 from .child import Death
+from .engine_process import EXIT_RENEW
 from .full_disk import RETRY_SECONDS, has_room, patiently
 from .ipc import Run
 from .job_state import drop_state, spec_of
@@ -152,7 +153,7 @@ class RunLoop:
                 if death and not had_no_room and not self.draining:
                     await patiently(partial(self._journal.call, self._tell_end, job.id, death))
                 break
-            if had_no_room:
+            if had_no_room or (death and death.status == EXIT_RENEW):
                 continue  # which is not for the job to answer for
             deaths = deaths + 1 if now.engine.get("step", 0) <= best_step else 1
             best_step = max(best_step, now.engine.get("step", 0))

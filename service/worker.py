@@ -239,6 +239,8 @@ class Worker:
             self._hang_seconds = max(self._hang_seconds, seconds)
             self._on_telemetry(message)
         elif isinstance(message, Finished):
+            if message.leaving:
+                self._ready.clear()  # the next job is for its successor
             self._finish(message.job_id)
 
     def _take_heartbeat(self, beat: Heartbeat) -> None:

@@ -211,3 +211,8 @@ def test_a_logit_that_is_no_number_ends_its_text_alone(
         texts = generate(work, mover, PROMPTS, num_tokens=4, stops=(), choose=greedy)
     assert [text.is_finite for text in texts] == [True, True, False]
     assert [len(text.completion) for text in texts] == [4, 4, 0]
+
+
+def test_no_temperature_is_too_small_to_draw_at() -> None:
+    logits = torch.tensor([[1.0, 30.0, -2.0], [-5.0, -7.0, -6.0]])
+    assert Drawn(1e-320, seed=0)(logits, (0, 1)) == [1, 0]

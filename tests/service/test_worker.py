@@ -217,6 +217,22 @@ def test_failure_is_a_durable_result_and_the_next_job_gets_a_fresh_process(tmp_p
     assert outcome(good) == "succeeded" and worker.status()["last_death"] is None
 
 
+def test_a_job_right_behind_a_failed_one_is_not_given_to_the_process_that_leaves(
+    tmp_path: Path,
+) -> None:
+    worker = Worker(options(tmp_path))
+
+    async def body() -> None:
+        for i in range(3):
+            bad = make_job(tmp_path, f"ftjob-bad{i}", do={"1": "bad rows"})
+            good = make_job(tmp_path, f"ftjob-good{i}", steps=2)
+            assert await worker.run(bad) is None
+            assert await worker.run(good) is None
+            assert outcome(good) == "succeeded"
+
+    use(worker, body())
+
+
 def test_lost_device_is_a_death_not_a_failure_of_the_job(tmp_path: Path) -> None:
     run = make_job(tmp_path, steps=4, do={"2": "device_lost"})
     worker = Worker(options(tmp_path))
