@@ -35,6 +35,7 @@ from .uploads import Uploads
 
 EXPIRY_SECONDS = 60
 SECONDS_PER_DAY = 86_400
+UNPARSED = "There was an error parsing the body"  # FastAPI's words for JSON that Python gives up on
 
 
 log = get_logger("headrace.api")
@@ -167,6 +168,12 @@ async def _refuse_http(request: Request, error: Any) -> JSONResponse:
     code = None
     if error.status_code == 404:
         message, code = f"There is nothing at {request.method} {request.url.path}.", "not_found"
+    elif error.status_code == 400 and message == UNPARSED:
+        message = (
+            "The body cannot be read as JSON: it is nested too deeply, not in UTF-8, or holds a "
+            "number of too many digits."
+        )
+        code = "invalid_json"
     elif error.status_code == 405:
         message = f"{request.method} is not for {request.url.path}."
         code = "method_not_allowed"

@@ -1,8 +1,9 @@
 """Who may call: bearer tokens, of which only hashes are kept.
 
 Until a token exists the API is open, and open means to this machine only: requests must be
-addressed to a loopback name, and pages of other sites are refused, so that no web page can reach
-it through the user's browser.
+come from a loopback address and be addressed to a loopback name, since a caller from afar may name
+any host, and pages of other sites are refused, so that no web page can reach it through the user's
+browser.
 """
 
 import hashlib
@@ -109,13 +110,14 @@ class Tokens:
         write_private(self._path, json.dumps(entries, indent=1))
 
 
-def check(tokens: Tokens, headers: Mapping[str, str]) -> dict[str, Any] | None:
+def check(tokens: Tokens, headers: Mapping[str, str], address: str = "") -> dict[str, Any] | None:
     """Let a request through: its token's entry, None while there is no token.
 
+    `address` is where it comes from; nothing, or no IP address, where the server cannot tell.
     ApiError: 401 without a good token, 403 from afar.
     """
     if not tokens.entries():
-        _check_is_local(headers)
+        _check_is_local(headers, address)
         return None
     given = headers.get("authorization", "").removeprefix("Bearer ").strip()
     given = given or headers.get("api-key", "")
@@ -154,7 +156,21 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _check_is_local(headers: Mapping[str, str]) -> None:
+def is_from_afar(address: str) -> bool:
+    """Whether an address is one of another machine; False for what is no IP address."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return not (mapped or found).is_loopback
+
+
+def _check_is_local(headers: Mapping[str, str], address: str) -> None:
+    if is_from_afar(address):
+        message = f"Without a token the API answers to this machine only, not to {address}."
+        hint = "Make one on the daemon's machine with: headrace token create NAME"
+        raise ApiError(403, message, code="not_local", hint=hint)
     host = headers.get("host", "")
     if not is_loopback(_name_of(host)):
         message = f"Without a token the API answers to localhost only, not to {host!r}."

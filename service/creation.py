@@ -97,7 +97,8 @@ def _recognise(request: CreateJob, headers: Mapping[str, str]) -> tuple[Replay, 
     caller = headers.get("authorization", headers.get("api-key", ""))
     idempotency_key = headers.get("idempotency-key")
     retries = headers.get("x-stainless-retry-count", "")
-    may_repeat = idempotency_key is not None or (retries.isdecimal() and int(retries) > 0)
+    # Above zero, of however many digits: `int` takes 4,300 of them.
+    may_repeat = idempotency_key is not None or retries.strip("0").isdecimal()
     key = _digest("key", caller, idempotency_key) if idempotency_key else ""
     key = key or _digest("body", caller, body_hash)
     return Replay(key=key, body_hash=body_hash), may_repeat

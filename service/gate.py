@@ -106,7 +106,7 @@ class Gate:
                 return
             shows_token = "authorization" in headers or "api-key" in headers
             entry = None if shows_token else let_in(self._sessions, method, headers)
-        entry = entry or auth.check(self._tokens, headers)
+        entry = entry or auth.check(self._tokens, headers, address_of(scope))
         scopes.require(entry, method, path)
         if entry is not None:
             scope[TOKEN_NAME] = entry["name"]

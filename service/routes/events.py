@@ -25,6 +25,7 @@ box_router = APIRouter(tags=["status"])
 
 SEEN_ALL = {"description": "The job is over and the client has seen it all: come no more."}
 PING_SECONDS = 10
+MAX_DIGITS = 25  # of an event's number; no journal counts so far
 SEND_TIMEOUT_SECONDS = 30  # a viewer that takes nothing for so long is dropped
 
 log = get_logger("headrace.api")
@@ -135,6 +136,6 @@ def _encoder(request: Request) -> Encoder:
 
 def _read_seq(text: str) -> int:
     if text.isascii() and text.isdecimal():
-        return int(text)
-    message = f"Last-Event-ID is {text!r}; wanted the id of an event of this stream, a number."
+        return int(text[:MAX_DIGITS])  # a longer one is beyond all events too
+    message = f"Last-Event-ID is {text!r:.80}; wanted the id of an event of this stream, a number."
     raise ApiError(400, message, param="Last-Event-ID", code="invalid_value")

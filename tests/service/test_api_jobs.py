@@ -153,6 +153,12 @@ def test_a_body_that_is_no_json_object_is_refused(
     assert error(client.post(JOBS, **sent))["code"] == code
 
 
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"seed": ' + b"9" * 5000 + b"}"])
+def test_json_that_is_beyond_reading_is_refused(client: httpx2.Client, content: bytes) -> None:
+    answer = client.post(JOBS, content=content, headers={"content-type": "application/json"})
+    assert error(answer)["code"] == "invalid_json" and "digits" in error(answer)["message"]
+
+
 @pytest.mark.parametrize("says_its_length", [True, False])
 def test_a_body_without_end_is_cut_off(client: httpx2.Client, says_its_length: bool) -> None:
     body = b'{"model": "' + b"x" * (2 << 20) + b'"}'
@@ -166,8 +172,9 @@ RETRY = {"x-stainless-retry-count": "1"}
 
 def test_a_request_sent_again_makes_no_twin(client: httpx2.Client, body: dict[str, Any]) -> None:
     first = client.post(JOBS, json=body).json()
-    again = client.post(JOBS, json=body, headers=RETRY).json()
-    assert again["id"] == first["id"]
+    for count in ("1", "20", "9" * 5000):
+        again = client.post(JOBS, json=body, headers={"x-stainless-retry-count": count}).json()
+        assert again["id"] == first["id"]
 
 
 def test_a_request_that_is_not_a_repeat_makes_a_job(
@@ -176,10 +183,11 @@ def test_a_request_that_is_not_a_repeat_makes_a_job(
     first = client.post(JOBS, json=body).json()
     others = [
         client.post(JOBS, json=body),
+        client.post(JOBS, json=body, headers={"x-stainless-retry-count": "0"}),
         client.post(JOBS, json=body | {"seed": 5}, headers=RETRY),
         client.post(JOBS, json=body, headers=RETRY | {"authorization": "Bearer other"}),
     ]
-    assert len({first["id"], *(other.json()["id"] for other in others)}) == 4
+    assert len({first["id"], *(other.json()["id"] for other in others)}) == 5
 
 
 def test_an_idempotency_key_names_one_request(client: httpx2.Client, body: dict[str, Any]) -> None:

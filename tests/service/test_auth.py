@@ -42,6 +42,17 @@ def test_without_a_token_other_names_are_refused(tokens: Tokens, host: str) -> N
     assert refused(tokens, {"host": host}) == (403, "not_local")
 
 
+def test_without_a_token_a_caller_from_afar_is_refused_whatever_host_it_names(
+    tokens: Tokens,
+) -> None:
+    for address in ("127.0.0.1", "::1", "127.9.9.9", "::ffff:127.0.0.1", "", "testclient"):
+        check(tokens, LOCAL, address)
+    for address in ("192.168.1.5", "fe80::1", "::ffff:10.0.0.1"):
+        with pytest.raises(ApiError, match="this machine only") as caught:
+            check(tokens, LOCAL, address)
+        assert (caught.value.status, caught.value.code) == (403, "not_local")
+
+
 def test_without_a_token_pages_of_other_sites_are_refused(tokens: Tokens) -> None:
     check(tokens, LOCAL | {"origin": "http://127.0.0.1:8400"})
     for origin in ("https://evil.example", "null", "http://127.0.0.1:9999", "http://[::1"):
