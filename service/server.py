@@ -9,6 +9,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from .connections import Connection, max_connections, raise_open_files
 from .contract import Daemon
 from .systemd import Notifier
 
@@ -36,6 +37,7 @@ def address(sock: socket.socket) -> str:
 
 def run(app: FastAPI, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, which then ends the process. Raises what the start raises."""
+    Connection.most = max_connections(raise_open_files())
     server = Server(app, on_ready, Notifier.of())
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[sock]))
@@ -53,6 +55,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Connection,
+                ws="none",
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=GRACE_SECONDS,
