@@ -3,18 +3,18 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from .config import VolumeConfig
-from .filesystem import reserve_file
 from .layout import BLOCK_BYTES, MIB
 from .load import LoadKind, LoadResult, run_load
 from .pool import HostArena
 from .volume import open_file_volume, probe_volume
+from .working_file import working_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,17 @@ class DriveBench:
         Raises StoreError for a volume that cannot be used, NoSpace when the file does not fit.
         """
         self.status = probe_volume(config)
-        self.path: Path = config.path / f".headrace-bench-{os.getpid()}"
         self.file_bytes = file_bytes
-        self._arena = HostArena(max(arena_bytes, _FILL.block_bytes * _FILL.depth))
-        reserve_file(self.path, file_bytes)
-        self._volume = open_file_volume(self.status, self.path, False)
-        self.run(_FILL, file_bytes)
-        self._volume.sync()
+        with ExitStack() as stack:
+            arena_bytes = max(arena_bytes, _FILL.block_bytes * _FILL.depth)
+            self._arena = stack.enter_context(HostArena(arena_bytes))
+            file = working_file(config.path, "bench", file_bytes)
+            self.path: Path = stack.enter_context(file)
+            self._volume = open_file_volume(self.status, self.path, False)
+            stack.callback(self._volume.close)
+            self.run(_FILL, file_bytes)
+            self._volume.sync()
+            self._held = stack.pop_all()
 
     def run(self, case: LoadCase, num_bytes: int) -> LoadResult:
         """Move `num_bytes` as the store would: its queue, its threads, huge pages, no checksum."""
@@ -59,9 +63,7 @@ class DriveBench:
 
     def close(self) -> None:
         """Remove the file and let the memory go."""
-        self._volume.close()
-        self.path.unlink()
-        self._arena.close()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self

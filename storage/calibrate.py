@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 
 from .config import VolumeConfig
 from .errors import NoSpace
-from .filesystem import free_bytes, reserve_file, total_bytes
+from .filesystem import free_bytes, total_bytes
 from .layout import BLOCK_BYTES, MIB
 from .load import LoadKind, LoadResult, run_load
 from .pool import HostArena
 from .rates import Calibration, write_calibration
 from .throttle import Throttle
 from .volume import Volume, open_file_volume, probe_volume
+from .working_file import remove_leftovers, working_file
 
 NUM_BUFFERS = 4
 SECONDS = 5.0
@@ -30,6 +31,7 @@ _LEAST_REGION_BYTES = 2 * NUM_BUFFERS * BLOCK_BYTES
 _PARTS: tuple[tuple[LoadKind, float], ...] = (("write", 0.25), ("read", 0.25), ("mixed", 0.25))
 
 
+PURPOSE = "calibrate"
 Report = Callable[[str], None]  # hears which part is under way
 
 
@@ -43,18 +45,15 @@ def calibrate_volume(
     Raises StoreError for a volume that cannot be used, NoSpace when too little is free.
     """
     status = probe_volume(config)
+    remove_leftovers(config.path, PURPOSE)  # before the free space is looked at
     region = _region_bytes(config, full)
-    path = config.path / f".headrace-calibrate-{os.getpid()}"
     start = time.monotonic()
-    try:
-        reserve_file(path, region)
+    with working_file(config.path, PURPOSE, region) as path:
         volume = open_file_volume(status, path, False)
         try:
             results = _measure(volume, config, region, full, report)
         finally:
             volume.close()
-    finally:
-        path.unlink(missing_ok=True)
     rates = {name: one.bytes_per_second for name, one in results.items()}
     calibration = Calibration(
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -79,12 +79,14 @@ def total_bytes(path: Path) -> int:
     return stats.f_blocks * stats.f_frsize
 
 
-def reserve_file(path: Path, num_bytes: int) -> None:
+def reserve_file(path: Path, num_bytes: int, *, exists: bool = False) -> None:
     """Create `path` with room for `num_bytes` really reserved; on any failure it is removed.
 
-    Raises NoSpace when the file system or a quota is full, else IoFailed.
+    With `exists` it is there already, empty. Raises NoSpace when the file system or a quota is
+    full, else IoFailed.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    new = 0 if exists else os.O_CREAT | os.O_EXCL
+    descriptor = os.open(path, os.O_RDWR | new | os.O_CLOEXEC, 0o644)
     try:
         _reserve(descriptor, num_bytes)
         os.fsync(descriptor)

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .filesystem import filesystem_name, reserve_file
+from .filesystem import filesystem_name
 from .gds import PROOF_BYTES, child_command
+from .working_file import working_file
 
 TIMEOUT_SECONDS = 20.0
 RATE_TIMEOUT_SECONDS = 120.0
@@ -68,12 +69,8 @@ def probe_gds(
     findings = examine(volume, root)
     if not findings[0].good:  # cuFile would spin for ever
         return _status(findings, {}, f"{findings[0].found}; {findings[0].fix}")
-    path = volume / f".headrace-gds-{os.getpid()}"
-    try:
-        reserve_file(path, PROOF_BYTES)
+    with working_file(volume, "gds", PROOF_BYTES) as path:
         found = run_child({"what": "prove", "path": str(path)}, timeout_seconds)
-    finally:
-        path.unlink(missing_ok=True)
     return judge(findings, found)
 
 
