@@ -4,13 +4,15 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from time import monotonic
 
-from headrace.storage import TensorStore
+from headrace.storage import TensorStore, sync_directory
 
 from .checkpoint import LoopState
 from .config import TrainConfig
+from .export import write_json
 from .report import Emit, RunEvent
 
 Save = Callable[[Path], None]
@@ -26,7 +28,10 @@ class _Found:
 
 
 class Checkpoints:
-    """The checkpoints of one run, in `run_dir/checkpoints/step-N`."""
+    """The checkpoints of one run, in `run_dir/checkpoints/step-N`.
+
+    What a run that died has left there, half written or half removed, goes at once.
+    """
 
     def __init__(self, run_dir: Path, config: TrainConfig, *, emit: Emit, save: Save) -> None:
         self._folder = run_dir / "checkpoints"
@@ -34,6 +39,9 @@ class Checkpoints:
         self._emit = emit
         self._save = save
         self._written_at = monotonic()
+        for pattern in (".step-*.partial", ".step-*.removed"):
+            for left in self._folder.glob(pattern):
+                shutil.rmtree(left)
 
     def due(self, step: int, total_steps: int) -> bool:
         """Whether the state after `step` is to be listed; the last one is the result itself.
@@ -52,9 +60,8 @@ class Checkpoints:
         if not target.exists():
             self._emit(RunEvent(type="phase", message="writing a checkpoint", step=state.step))
             self._save(target)
-            judged = state.last_eval_step == state.step  # else the loss is of earlier weights
-            note = {"step": state.step, "eval_loss": state.last_eval_loss if judged else None}
-            (target / _NOTE).write_text(json.dumps(note) + "\n", encoding="utf-8")
+        judged = state.last_eval_step == state.step  # else the loss is of earlier weights
+        _write_note(target, state.step, state.last_eval_loss if judged else None)
         self._written_at = monotonic()
         self._emit(
             RunEvent(
@@ -82,10 +89,8 @@ class Checkpoints:
 
     def _drop_others(self) -> None:
         """The newest `keep_last` and the `keep_best` of lowest evaluation loss stay."""
-        for left in self._folder.glob(".step-*.removed"):  # by a run that died while it removed it
-            shutil.rmtree(left)
         found = sorted(self._found(), key=lambda one: one.step)
-        judged = [one for one in found if one.eval_loss is not None]
+        judged = [one for one in found if one.eval_loss is not None and isfinite(one.eval_loss)]
         best = sorted(judged, key=lambda one: (one.eval_loss, one.step))[: self._config.keep_best]
         for one in found[: -self._config.keep_last]:
             if one not in best:
@@ -101,12 +106,21 @@ class Checkpoints:
 
 
 def _eval_loss(checkpoint: Path) -> float | None:
-    """What the note says; a checkpoint whose writer died before the note was not judged."""
+    """What the note says; None where its writer died before it was there, or with half of it."""
     try:
         loss = json.loads((checkpoint / _NOTE).read_text(encoding="utf-8"))["eval_loss"]
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
     return None if loss is None else float(loss)
+
+
+def _write_note(checkpoint: Path, step: int, eval_loss: float | None) -> None:
+    """Have the note on the disk, whole; also in the place of one that was lost with its writer."""
+    half = checkpoint / f".{_NOTE}.new"
+    half.unlink(missing_ok=True)
+    write_json(half, {"step": step, "eval_loss": eval_loss})
+    half.replace(checkpoint / _NOTE)
+    sync_directory(checkpoint)
 
 
 def remove_tree(path: Path) -> None:

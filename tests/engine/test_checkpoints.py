@@ -29,8 +29,8 @@ def test_checkpoint_whose_writer_died_before_it_said_so_is_told_by_the_next(
     with pytest.raises(Died):
         run.go(emit=die)
     folder = tmp_path / "run" / "checkpoints"
-    half_removed = folder / ".step-0.removed"
-    half_removed.mkdir()
+    for left in (".step-0.removed", ".step-1.partial"):  # of runs that died while they did that
+        (folder / left).mkdir()
     run.events.clear()
     run.go()
     assert [event.step for event in run.events if event.type == "checkpoint"] == [2, 3]
@@ -58,6 +58,31 @@ def test_the_best_checkpoint_stays_beside_the_newest(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {f"step-{best}", "step-4"}
     told = [event.data for event in run.events if event.type == "checkpoint"]
     assert told[-1]["eval_token_accuracy"] is not None and told[-1]["train_token_accuracy"] >= 0
+
+
+@pytest.mark.parametrize("note", [None, "", '{"step": 2, "eval_l'])
+def test_the_best_checkpoint_stays_though_its_writer_died_before_its_note(
+    tmp_path: Path, note: str | None
+) -> None:
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
+    dataset = write_dataset(tmp_path / "data", [8, 9, 10, 11, 12, 13, 14, 15], vocab=384)
+    every: dict[str, Any] = {"eval_every_steps": 1, "checkpoint_every_steps": 1, "keep_best": 1}
+    worse = {"eval_dataset": str(dataset), "learning_rate": 0.5, "max_steps": 4}
+    run = Run(tmp_path, model, dataset, **every, **worse)
+
+    def die(event: RunEvent) -> None:
+        if event.type == "checkpoint" and event.step == 1:  # the best of them
+            raise Died
+
+    with pytest.raises(Died):
+        run.go(emit=die)
+    folder = tmp_path / "run" / "checkpoints"
+    path = folder / "step-1" / "headrace.json"
+    whole = path.read_text()
+    path.unlink() if note is None else path.write_text(note)
+    run.go()
+    assert sorted(path.name for path in folder.iterdir()) == ["step-1", "step-3"]
+    assert path.read_text() == whole
 
 
 def test_minutes_make_commits_and_checkpoints_due(

@@ -31,6 +31,12 @@ def test_only_a_loss_lower_by_more_than_the_least_difference_is_better() -> None
     assert judged([3.0, 2.0, 1.85], 0.1).evals_since_best == 0
 
 
+def test_a_loss_that_is_no_number_is_never_the_best() -> None:
+    nan = float("nan")
+    assert judged([nan, 2.0, nan, 1.5], 0.0).best_eval_loss == 1.5
+    assert judged([2.0, nan, float("inf")], 0.0).evals_since_best == 2
+
+
 def test_an_evaluation_that_is_done_again_counts_once() -> None:
     state = judged([2.0, 3.0], 0.0)
     assert judge(state, min_delta=0.0) == state
