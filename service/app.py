@@ -22,6 +22,7 @@ from .gate import Gate
 from .jobs import EventRecord, IllegalMove
 from .logs import get_logger
 from .metrics import Metrics
+from .removal import finish_removals
 from .routes import bundles, events, exports, jobs, models, page, probes, rows, samples, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
@@ -92,7 +93,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     daemon.hub.add_listener(_log_event)
     await daemon.start()  # before all else: it makes sure that the data directory is ours
     try:
-        files.remove_leftovers(settings.files_dir)
+        files.settle_incoming(settings.files_dir, daemon.journal)
+        finish_removals(settings.jobs_dir)
         app.state.uploads.reclaim()
         token_path = settings.data_dir / "token"
         if auth.first_token(app.state.tokens, settings.host, token_path):

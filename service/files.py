@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from .jobs import FileRecord, new_id
 from .journal import Journal
 
 FREE_FLOOR_BYTES = 64 << 20  # the journal and the logs need room too
+PART = ".part"  # what a file under way is called after its id
 CHUNK_BYTES = 1 << 20  # of a file that is put together
 
 
@@ -60,7 +61,7 @@ class Incoming:
         self._max_file_bytes = max_file_bytes
         self._file_field = file_field
         self._id = file_id or new_id("file-")
-        self._part = files_dir / "incoming" / f"{self._id}.part"
+        self._part = _incoming(files_dir, self._id)
 
     def __enter__(self) -> Self:
         self._part.parent.mkdir(parents=True, exist_ok=True)
@@ -128,13 +129,22 @@ class Incoming:
             fields={},
         )
 
-    def keep(self, file: Received, *, purpose: str, expires_after: int | None) -> FileRecord:
-        """Give the file its lasting place, for `expires_after` seconds; call in a thread."""
+    def keep(
+        self,
+        file: Received,
+        *,
+        purpose: str,
+        expires_after: int | None,
+        record: Callable[[FileRecord], object],
+    ) -> FileRecord:
+        """Give the file its lasting place, for `expires_after` seconds; call in a thread.
+
+        `record` writes it down in the journal, before it is moved: whoever dies in between leaves
+        what `settle_incoming` moves on.
+        """
         now = int(time.time())
         path = self._files_dir / file.id
-        file.path.rename(path)
-        sync_directory(self._files_dir)
-        return FileRecord(
+        kept = FileRecord(
             id=file.id,
             bytes=file.bytes,
             created_at=now,
@@ -144,6 +154,10 @@ class Incoming:
             sha256=file.sha256,
             expires_at=None if expires_after is None else now + expires_after,
         )
+        record(kept)
+        file.path.rename(path)
+        sync_directory(self._files_dir)
+        return kept
 
     def _check_size(self, content_length: int) -> None:
         if content_length > self._max_file_bytes + (1 << 16):  # the form around it is small
@@ -171,12 +185,26 @@ def require_rows(journal: Journal, file_id: str, param: str) -> FileRecord:
 
 
 def remove_file(journal: Journal, file: FileRecord) -> None:
-    """Forget a file and remove its bytes. ApiError (400) names the jobs that still need it."""
+    """Forget a file and remove its bytes. ApiError (400) names the jobs that still need it.
+
+    The bytes are put where `settle_incoming` looks first: whoever dies before the journal has
+    forgotten the file has not removed it, and whoever dies afterwards leaves nothing behind.
+    """
     if users := journal.jobs_using(file.id):
         message = f"File {file.id} is in use by {', '.join(users)}; cancel that first."
         raise ApiError(400, message, param="file_id", code="file_in_use")
-    journal.remove_file(file.id)
-    Path(file.path).unlink(missing_ok=True)
+    path = Path(file.path)
+    leaving = _incoming(path.parent, file.id)
+    leaving.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.rename(leaving)
+    try:
+        journal.remove_file(file.id)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            leaving.rename(path)
+        raise
+    leaving.unlink(missing_ok=True)
 
 
 def remove_expired(journal: Journal) -> None:
@@ -186,10 +214,22 @@ def remove_expired(journal: Journal) -> None:
             remove_file(journal, file)
 
 
-def remove_leftovers(files_dir: Path) -> None:
-    """Remove what an upload left that ended with the process."""
-    for part in (files_dir / "incoming").glob("*.part"):
-        part.unlink(missing_ok=True)
+def settle_incoming(files_dir: Path, journal: Journal) -> None:
+    """See to what was under way when the process before ended; at start, before any call.
+
+    What the journal lists takes its place among the files, the rest goes.
+    """
+    for part in (files_dir / "incoming").glob(f"*{PART}"):
+        if journal.file(part.name.removesuffix(PART)) is None:
+            part.unlink(missing_ok=True)
+        else:
+            part.rename(files_dir / part.name.removesuffix(PART))
+            sync_directory(files_dir)
+
+
+def _incoming(files_dir: Path, file_id: str) -> Path:
+    """Where a file lies that is not among the others yet, or not any more."""
+    return files_dir / "incoming" / f"{file_id}{PART}"
 
 
 @contextmanager

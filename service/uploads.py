@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -137,7 +138,7 @@ class Uploads:
         kept: dict[str, set[str]] = {}
         for upload in journal.pending_uploads():
             kept[upload.id] = {part.id for part in journal.parts(upload.id)}
-            (self._files_dir / upload.file_id).unlink(missing_ok=True)  # put together, not listed
+            (self._files_dir / upload.file_id).unlink(missing_ok=True)  # of a daemon of old
         for path in self._folder("").glob("*/*"):
             if path.name not in kept.get(path.parent.name, ()):
                 path.unlink()
@@ -171,10 +172,12 @@ class Uploads:
             self._files_dir, max_file_bytes=upload.bytes, file_id=upload.file_id
         ) as incoming:
             whole = incoming.join(paths, filename=upload.filename, md5=request.md5)
-            file = incoming.keep(
-                whole, purpose=upload.purpose, expires_after=upload.file_expires_after
+            incoming.keep(
+                whole,
+                purpose=upload.purpose,
+                expires_after=upload.file_expires_after,
+                record=partial(journal.complete_upload, upload.id, request.part_ids),
             )
-        journal.complete_upload(upload.id, request.part_ids, file)
         shutil.rmtree(self._folder(upload.id))
 
     def _end(self, upload: UploadRecord, status: str) -> None:

@@ -58,9 +58,12 @@ async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
         )
         purpose, expires_after = _read_fields(received.fields)
         file = await asyncio.to_thread(
-            incoming.keep, received, purpose=purpose, expires_after=expires_after
+            incoming.keep,
+            received,
+            purpose=purpose,
+            expires_after=expires_after,
+            record=daemon.journal.add_file,
         )
-        await daemon.journal.call(daemon.journal.add_file, file)
     return file_object(file)
 
 

@@ -1,6 +1,5 @@
 """/v1/models: what a job can start from."""
 
-import shutil
 from typing import Any
 
 from fastapi import APIRouter
@@ -8,15 +7,13 @@ from fastapi import APIRouter
 from ..answers import Deleted, Model, ModelList
 from ..contract import Daemon
 from ..errors import ApiError, not_found
-from ..logs import get_logger
 from ..model_names import NamedModel, find_model, known_models
+from ..removal import remove_model
 from ..shapes import model_object
 from .common import TheDaemon
 from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
-
-log = get_logger("headrace.api")
 
 
 @router.get("", **answers(ModelList))
@@ -34,7 +31,7 @@ def retrieve(name: str, daemon: TheDaemon) -> dict[str, Any]:
 
 @router.delete("/{name:path}", **answers(Deleted, BAD, MISSING))
 def delete(name: str, daemon: TheDaemon) -> dict[str, Any]:
-    """Remove a model that a job made, with its export."""
+    """Remove a model that a job made, with all that the job exported."""
     model = _require(daemon, name)
     made = daemon.journal.model(name)
     if made is None:
@@ -43,13 +40,7 @@ def delete(name: str, daemon: TheDaemon) -> dict[str, Any]:
     if users := daemon.journal.jobs_using(name):
         message = f"Model {name!r} is in use by {', '.join(users)}; cancel that first."
         raise ApiError(400, message, param="model", code="model_in_use")
-    daemon.journal.remove_model(name)
-    try:
-        shutil.rmtree(made.path)
-    except FileNotFoundError:
-        log.info("the deleted model had no folder any more", model=name, path=made.path)
-    except OSError as e:
-        log.warning("a deleted model's folder stays", model=name, path=made.path, reason=str(e))
+    remove_model(daemon.journal, made)
     return {"id": model.name, "object": "model", "deleted": True}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fakes_daemon import FakeDaemon, serving, some_job
 from headrace.service.auth import Tokens
+from headrace.service.removal import finish_removals
 
 Served = tuple[FakeDaemon, httpx2.Client]
 
@@ -170,6 +171,26 @@ def test_a_deleted_model_takes_its_folder_along_or_the_log_says_why_not(
     assert not folder.exists() and file.exists()
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert "folder stays" in said
+
+
+def test_a_deleted_model_takes_all_its_exports_along_whoever_dies(
+    client: httpx2.Client, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    jobs = tmp_path / "jobs"
+    hf, gguf = jobs / "j" / "export", jobs / "j" / "export_gguf"
+    for path in (hf, gguf):
+        path.mkdir(parents=True)
+        (path / "weights").write_bytes(b"x")
+    told = {"exports": [{"format": "hf", "path": str(hf)}, {"format": "gguf", "path": str(gguf)}]}
+    maker = daemon.journal.add_job(some_job(status="succeeded", engine=told))
+    daemon.journal.add_model(name="ft:two", path=str(hf), job_id=maker.id)
+    assert client.delete("/v1/models/ft:two").json()["deleted"]
+    assert list((jobs / "j").iterdir()) == []
+    half = jobs / "j" / ".export.removed"  # by a process that died while it removed it
+    (half / "more").mkdir(parents=True)
+    (jobs / "j" / "spec.json").touch()
+    finish_removals(jobs)
+    assert [path.name for path in (jobs / "j").iterdir()] == ["spec.json"]
 
 
 def test_a_model_in_use_is_not_deleted(

@@ -44,7 +44,9 @@ def receive(
             received = await incoming.receive(
                 in_chunks(body, chunk), content_type=TYPE, content_length=length
             )
-            kept = incoming.keep(received, purpose="fine-tune", expires_after=None)
+            kept = incoming.keep(
+                received, purpose="fine-tune", expires_after=None, record=lambda file: None
+            )
         return received, Path(kept.path).read_bytes()
 
     return asyncio.run(run())
@@ -65,13 +67,15 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     journal.close()
 
 
-def stored(journal: Journal, tmp_path: Path, *, expires_at: int | None = None) -> FileRecord:
+def stored(
+    journal: Journal, tmp_path: Path, *, expires_at: int | None = None, name: str = "1"
+) -> FileRecord:
     """A file on disk and in the journal."""
-    path = tmp_path / "file-1"
+    path = tmp_path / f"file-{name}"
     path.write_bytes(b"x")
     return journal.add_file(
         FileRecord(
-            id="file-1",
+            id=f"file-{name}",
             bytes=1,
             created_at=1,
             filename="a",
@@ -156,12 +160,81 @@ def test_no_form_however_damaged_breaks_the_reader() -> None:
             reader.finish()
 
 
-def test_an_upload_cut_off_by_the_end_of_the_process_is_removed(tmp_path: Path) -> None:
+def test_an_upload_cut_off_by_the_end_of_the_process_is_removed(
+    journal: Journal, tmp_path: Path
+) -> None:
     part = tmp_path / "incoming" / "file-1.part"
     part.parent.mkdir()
     part.write_bytes(b"x")
-    files.remove_leftovers(tmp_path)
+    files.settle_incoming(tmp_path, journal)
     assert not part.exists()
+
+
+class Died(BaseException):
+    """Stands for SIGKILL."""
+
+
+def survivors(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "journal" not in path.name]
+
+
+@pytest.mark.parametrize("step", ["record", "rename"])
+def test_an_upload_whose_process_dies_is_listed_and_whole_or_gone(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    home = tmp_path / "files"
+    home.mkdir()
+
+    def die(*_: object) -> None:
+        raise Died
+
+    async def run() -> None:
+        incoming = Incoming(home, max_file_bytes=1000).__enter__()  # never left: it dies
+        received = await incoming.receive(
+            in_chunks(form(b"x"), 7), content_type=TYPE, content_length=None
+        )
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            if step == "rename":
+                patch.setattr(Path, "rename", die)
+            record = die if step == "record" else journal.add_file
+            incoming.keep(received, purpose="fine-tune", expires_after=None, record=record)
+
+    asyncio.run(run())
+    files.settle_incoming(home, journal)
+    listed = journal.files(limit=10)
+    assert survivors(home) == [Path(file.path) for file in listed]
+    assert len(listed) == (step == "rename")
+
+
+def test_a_removal_whose_process_dies_is_whole_or_undone(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "files"
+    home.mkdir()
+    before, after = (stored(journal, home, expires_at=5, name=name) for name in ("b", "a"))
+    part = home / "incoming" / f"{before.id}.part"
+    part.parent.mkdir()
+    Path(before.path).rename(part)  # it died before the journal had forgotten the file
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(Path, "unlink", die)  # and afterwards
+        files.remove_file(journal, after)
+    files.settle_incoming(home, journal)
+    assert [file.id for file in journal.files(limit=10)] == [before.id]
+    assert survivors(home) == [Path(before.path)]
+
+
+def test_a_removal_that_cannot_be_recorded_is_undone(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stored(journal, tmp_path, expires_at=5)
+    monkeypatch.setattr(Journal, "remove_file", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        files.remove_file(journal, file)
+    assert Path(file.path).exists()
 
 
 def test_a_file_in_use_stays(journal: Journal, tmp_path: Path) -> None:
