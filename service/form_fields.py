@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .job_fields import counts_bytes, place_of_settings
 from .schemas import CreateJob
 from .strict import HYPERPARAMETERS
 
@@ -16,7 +17,7 @@ Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"
 ELSEWHERE = frozenset(
     {"model", "training_file", "validation_file", "suffix", "method", "hyperparameters", "dry_run"}
 )
-DPO = "method.dpo.hyperparameters"
+DPO = place_of_settings("dpo")
 COMMON = (
     "n_epochs",
     "batch_size",
@@ -176,7 +177,7 @@ def _kind(name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Kind, Sequen
     if choices and all(isinstance(choice, str) for choice in choices):
         return "choice", choices
     types = {one.get("type") for one in options}
-    if types == {"integer"} and ("bytes" in name or "disk" in name):
+    if types == {"integer"} and counts_bytes(name):
         return "bytes", ()
     if len(types) != 1:
         return "json", ()  # also takes a plain word

@@ -5,6 +5,7 @@ setting that is silently dropped is worse than an error.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
@@ -13,6 +14,7 @@ from pydantic import model_validator as validator
 from headrace.engine import StrategyName
 
 from .errors import ApiError
+from .job_fields import METHODS, JobFields, place_of_settings
 from .job_parts import (
     Adapter,
     CommitEvery,
@@ -149,7 +151,10 @@ class Method(Strict):
             raise ApiError(400, message, param="method.type", code="unsupported_method")
         other = "supervised" if kind == "dpo" else "dpo"
         if values.get(other) is not None:
+            is_said = "type" in values
             message = f"method.{other} is given, but method.type is {kind!r}; give one method."
+            if not is_said:
+                message = f"method.{other} is given without its type; give method.type {other!r}."
             raise ApiError(400, message, param=f"method.{other}", code="invalid_value")
         with speaking_of(kind):
             return validate(values)  # type: ignore[no-any-return]
@@ -231,12 +236,38 @@ class CreateJob(Strict):
         return values | {"method": method_of(kind, given or {})}
 
 
+@cache
+def job_fields() -> JobFields:
+    """The fields of a create body by their paths."""
+    return JobFields(CreateJob.model_json_schema())
+
+
 def parse_create(body: Any) -> CreateJob:
-    """Read a create body. ApiError (400) names the first field at fault."""
+    """Read a create body. ApiError (400) names the first field at fault, and what was meant."""
     try:
         return CreateJob.model_validate(body)
     except ValidationError as e:
-        raise refusal(e.errors()) from e
+        error = refusal(e.errors())
+        known = error.param and job_fields().find(error.param, "supervised")
+        if error.code == "missing_field" and known and known.choices:
+            error.message += f" Wanted {' or '.join(map(repr, known.choices))}."
+        raise error from e
+    except ApiError as error:
+        if error.code == "unknown_field" and error.param:
+            kind = "dpo" if error.param.startswith(place_of_settings("dpo")) else METHODS[0]
+            error.message = _what_was_meant(error.param, kind) or error.message
+        raise
+
+
+def _what_was_meant(param: str, kind: str) -> str | None:
+    """The refusal of an unknown field that is one elsewhere, or is like one."""
+    fields = job_fields()
+    if other := fields.of_other_method(param, kind):
+        name = param.rpartition(".")[2]
+        place = f"{place_of_settings(other)}.{name}"
+        return f"{param!r} is of method {other}: give method.type {other!r}, and {place!r}."
+    guess = fields.guess(param, kind)
+    return guess and f"Unknown field {param!r}. Did you mean {guess!r}?"
 
 
 def _is_form(part: Any) -> bool:

@@ -1,12 +1,12 @@
 """A create body from a file and the options of the command line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ..client import Client
 from .job_file import read_job_file
 from .output import CliError
+from .settings import apply_settings
 
 FILE_FIELDS = ("training_file", "validation_file")
 
@@ -16,33 +16,16 @@ def job_body(
 ) -> dict[str, Any]:
     """The create body: `job_file`'s fields, overridden by what is given on the command line.
 
-    `settings` are NAME=VALUE hyperparameters of the `method`, or of the job file's. CliError when
-    `model` or `training_file` is missing, or the file's method is another one.
+    `settings` are NAME=VALUE for any field (`settings.py`). CliError when `model` or
+    `training_file` is missing, or the file's method is another one than `method`.
     """
     body = read_job_file(job_file) if job_file else {}
     body |= {name: value for name, value in given.items() if value is not None}
-    if settings or method:
-        asked = body.setdefault("method", {"type": method or "supervised"})
-        kind = asked.setdefault("type", "supervised")
-        if method not in (None, kind):
-            raise CliError(f"--method is {method}, and the job file's is {kind}; give one of them")
-        own = asked.setdefault(kind, {}).setdefault("hyperparameters", {})
-        own.update(map(parse_setting, settings))
+    apply_settings(body, settings, method=method)
     for name, option in (("model", "--model"), ("training_file", "--train")):
         if not body.get(name):
             raise CliError(f"the job names no {name}; give {option}, or a job file that has it")
     return body
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """'learning_rate=1e-4' -> ('learning_rate', 0.0001); what is not JSON is taken as text."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise CliError(f"--set wants NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def with_uploads(body: dict[str, Any], client: Client, *, beside: Path | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from .options import (
     DEFAULT_URL,
     Columns,
     JobId,
+    JobSettings,
     Json,
     Strategy,
     TokenFile,
@@ -47,12 +48,9 @@ def submit(
     ] = None,
     beta: Annotated[
         float | None,
-        typer.Option(help="Of dpo: with more, nearer to the model before; 0.1."),
+        typer.Option(help="With --method dpo: with more, nearer to the model before; 0.1."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; repeatable."),
-    ] = None,
+    settings: JobSettings = None,
     column: Columns = None,
     strategy: Strategy = None,
     plan_only: Annotated[
@@ -70,6 +68,7 @@ def submit(
         given |= {"dataset": {"columns": parse_columns(column)}}
     settings = [*(settings or []), *([] if beta is None else [f"beta={beta}"])]
     body = job_body(job_file, {**given, "seed": seed}, settings, method=method)
+    plan_only = body.pop("dry_run", False) or plan_only
     with connect(url, token_file) as client:
         body = with_uploads(body, client, beside=job_file)
         if plan_only:

@@ -78,6 +78,15 @@ Columns = Annotated[
         "repeatable.",
     ),
 ]
+JobSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any field of the job: learning_rate=1e-5, adapter.rank=8, priority=5, "
+        "limits.max_hours=2, method.dpo.hyperparameters.beta=0.2; repeatable.",
+    ),
+]
 ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800MB or 2GiB.")]
 
 

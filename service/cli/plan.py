@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .body import parse_setting
 from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, human_bytes, print_json
 from .plan_view import show_plan, show_schemes
 from .serve import Config, DataDir, load_settings
+from .settings import apply_settings, parse_setting
 
 if TYPE_CHECKING:
     from headrace.engine import Box, ModelSpec, TrainConfig
@@ -33,8 +33,9 @@ Tokens = Annotated[
 Steps = Annotated[int | None, typer.Option(min=1, help="Steps of the whole job.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A field of the run, such as "
-                 "commit_every_steps=10, clip_mode=per_layer, max_wear_share=0.1; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Of a job file any field of the "
+                 "job, as for `headrace submit`; else of the run, such as commit_every_steps=10, "
+                 "clip_mode=per_layer, max_wear_share=0.1; repeatable."),
 ]  # fmt: skip
 Schemes = Annotated[
     bool, typer.Option(help="Compare ways to keep the state, by bytes alone, instead of one plan.")
@@ -43,7 +44,29 @@ Params = Annotated[float | None, typer.Option(help="With --schemes: so many para
 Price = Annotated[float | None, typer.Option(min=0, help="Per hour, in any currency.")]
 
 
+# What only one way to ask looks at, by the parameters' names.
+IDLE_OPTIONS = {
+    "a job file": ("shape", "layers", "rows", "microbatch_rows", "tokens", "steps", "schemes",
+                   "params"),
+    "--schemes": ("microbatch_rows", "steps", "strategy", "settings"),
+    "--model": ("layers", "params"),
+    "--shape": ("params",),
+}  # fmt: skip
+GIVEN_BY = {  # fields of the run that have an option
+    "batch_rows": "--rows",
+    "microbatch_rows": "--microbatch-rows",
+    "strategy": "--strategy",
+    "device_bytes": "--device-bytes",
+    "host_bytes": "--host-bytes",
+}
+OF_METHOD = {  # fields of the run that say something of one method alone, and what asks for it
+    **dict.fromkeys(("lora_rank", "lora_alpha", "lora_rslora", "lora_targets"), "method=lora"),
+    **dict.fromkeys(("dpo_beta", "dpo_label_smoothing"), "objective=dpo"),
+}
+
+
 def plan(
+    context: typer.Context,
     job_file: Annotated[
         Path | None, typer.Argument(help="A create body as JSON or YAML, as for `headrace train`.")
     ] = None,
@@ -79,24 +102,49 @@ def plan(
     if box == "list":
         _list_boxes(as_json)
         return
+    refuse_idle(context)
     here = load_settings(
         config, data_dir=data_dir, models_dir=models_dir or None, volumes=volume or None,
         device=device, device_bytes=device_bytes, host_bytes=host_bytes,
     )  # fmt: skip
     found = _find_box(box, here, (device_price, host_price, volumes_price))
     if job_file is not None:
-        report = _of_job(job_file, model, strategy, here, found)
+        report = _of_job(job_file, model, strategy, settings or [], here, found)
     elif schemes:
         report = _compare(found, params or _spec(shape, layers, model), rows * tokens)
         print_json(report) if as_json else show_schemes(report)
         return
     else:
-        values = dict(map(parse_setting, settings or []))
-        values |= {"batch_rows": rows, "microbatch_rows": microbatch_rows or rows}
+        values = run_values(settings or []) | {"batch_rows": rows}
+        values |= {"microbatch_rows": microbatch_rows or rows}
         values |= {} if strategy is None else {"strategy": strategy}
         values |= {"device_bytes": here.device_bytes, "host_bytes": here.host_bytes}
         report = _of_shape(_spec(shape, layers, model), found, values, tokens, steps)
     print_json(report) if as_json else show_plan(report)
+
+
+def run_values(settings: list[str]) -> dict[str, Any]:
+    """Fields of a run from NAME=VALUE. CliError for one that has an option of its own, or that is
+    of a method that is not asked for."""
+    values = dict(map(parse_setting, settings))
+    asked = {f"{name}={value}" for name, value in values.items()}
+    for name in values:
+        if name in GIVEN_BY:
+            raise CliError(f"--set {name}: give {GIVEN_BY[name]} instead")
+        if (wanted := OF_METHOD.get(name)) and wanted not in asked:
+            raise CliError(f"--set {name} says nothing without --set {wanted}; give that too")
+    return values
+
+
+def refuse_idle(context: typer.Context) -> None:
+    """CliError for an option that says nothing of what is asked for by the others."""
+    ways = {"a job file": "job_file", "--schemes": "schemes", "--model": "model"}
+    way = next((one for one, name in ways.items() if context.params[name]), "--shape")
+    for name in IDLE_OPTIONS[way]:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+            raise CliError(f"{option} says nothing of a plan for {way}; leave it out")
 
 
 def _find_box(name: str | None, here: Any, prices: Sequence[float | None]) -> "Box":
@@ -181,7 +229,12 @@ def _nearest(spec: "ModelSpec", config: "TrainConfig", tokens: int, box: "Box") 
 
 
 def _of_job(
-    job_file: Path, model: Path | None, strategy: str | None, here: Any, box: "Box"
+    job_file: Path,
+    model: Path | None,
+    strategy: str | None,
+    settings: list[str],
+    here: Any,
+    box: "Box",
 ) -> dict[str, Any]:
     """The plan of a create body, as the daemon would answer it."""
     from ..errors import ApiError
@@ -192,8 +245,9 @@ def _of_job(
     from ..site import Site
     from .job_file import read_job_file
 
+    body = read_job_file(job_file) | ({} if strategy is None else {"strategy": strategy})
+    apply_settings(body, settings, method=None)
     try:
-        body = read_job_file(job_file) | ({} if strategy is None else {"strategy": strategy})
         asked = parse_create(body).body()
         sources = find_sources(asked, here, model, job_file.absolute().parent)
         return plan_object(asked, resolve_job(asked, sources, Site.of(here).on(box)))

@@ -10,10 +10,11 @@ import typer
 from ..client import ServerEvent
 from ..rates import Rates
 from .job_file import read_job_file
-from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
+from .options import ByteSize, Device, JobSettings, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, console, print_json
 from .progress import Progress
 from .serve import Config, DataDir, load_settings
+from .settings import apply_settings
 from .watch import Bar
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def train(
     ] = None,
     state_format: StateFormat = None,
     strategy: Strategy = None,
+    settings: JobSettings = None,
     config: Config = None,
     data_dir: DataDir = None,
     models_dir: ModelsDirs = None,
@@ -47,7 +49,7 @@ def train(
     """
     from ..foreground import train_foreground
 
-    settings = load_settings(
+    here = load_settings(
         config,
         data_dir=data_dir,
         models_dir=models_dir or None,
@@ -59,6 +61,7 @@ def train(
     instead = {"state_format": state_format, "strategy": strategy}
     body = read_job_file(job_file)
     body |= {name: value for name, value in instead.items() if value is not None}
+    apply_settings(body, settings or [], method=None)
     progress = Progress(job_id=job_file.stem, status="running")
     bar = None if as_json else Bar(progress, console())
     shown: AbstractContextManager[object] = bar or nullcontext()
@@ -66,7 +69,7 @@ def train(
         with shown:
             done = train_foreground(
                 body,
-                settings=settings,
+                settings=here,
                 model_path=model,
                 beside=job_file.absolute().parent,
                 emit=printer(progress, bar),

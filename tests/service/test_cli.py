@@ -139,7 +139,7 @@ def test_submit_on_preferences_sends_their_method_and_beta(
     job_file.write_text(json.dumps({"method": {"type": "dpo"}}))
     capsys.readouterr()
     assert run("submit", job_file, *command[1:], "--method", "supervised") == Exit.USAGE
-    assert "the job file's is dpo" in capsys.readouterr().err
+    assert "the job file says dpo" in capsys.readouterr().err
 
 
 def test_submit_says_which_file_is_missing(

@@ -54,17 +54,25 @@ def test_both_forms_that_differ_are_refused() -> None:
     ("changed", "param", "guess"),
     [
         ({"sead": 1}, "sead", "seed"),
-        ({"method": {"type": "supervised", "supervized": {}}}, "method.supervized", "supervised"),
+        (
+            {"method": {"type": "supervised", "supervized": {}}},
+            "method.supervized",
+            "method.supervised",
+        ),
         (
             {"method": supervised(n_epoch=3)},
             "method.supervised.hyperparameters.n_epoch",
-            "n_epochs",
+            "method.supervised.hyperparameters.n_epochs",
         ),
-        ({"hyperparameters": {"batchsize": 3}}, "hyperparameters.batchsize", "batch_size"),
+        (
+            {"hyperparameters": {"batchsize": 3}},
+            "hyperparameters.batchsize",
+            "method.supervised.hyperparameters.batch_size",
+        ),
         (
             {"method": supervised(checkpoint_every={"step": 3})},
             "method.supervised.hyperparameters.checkpoint_every.step",
-            "steps",
+            "method.supervised.hyperparameters.checkpoint_every.steps",
         ),
     ],
 )
@@ -236,3 +244,45 @@ def test_columns_are_of_keys_that_formats_have() -> None:
         with pytest.raises(ApiError) as caught:
             CreateJob.model_validate({**body, "dataset": dataset})
         assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("changed", "meant"),
+    [
+        ({"learning_rate": 1e-5}, "method.supervised.hyperparameters.learning_rate"),
+        ({"lora_rank": 8}, "method.supervised.hyperparameters.adapter.rank"),
+        ({"epochs": 3}, "method.supervised.hyperparameters.n_epochs"),
+        ({"max_hours": 3}, "limits.max_hours"),
+        ({"columns": {}}, "dataset.columns"),
+        ({"method": supervised(priority=3)}, "priority"),
+        ({"method": supervised(adapter={"type": "lora", "lora_r": 3})}, f"{ADAPTER}.rank"),
+        ({"method": dpo(lr=1e-5)}, "method.dpo.hyperparameters.learning_rate"),
+        (
+            {"method": dpo(adapter={"type": "lora", "r": 3})},
+            "method.dpo.hyperparameters.adapter.rank",
+        ),
+    ],
+)
+def test_a_field_in_the_wrong_place_is_told_its_own(changed: dict[str, Any], meant: str) -> None:
+    assert f"Did you mean {meant!r}?" in refused(**changed).message
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"method": supervised(beta=0.1)},
+        {"hyperparameters": {"beta": 0.1}},
+        {"beta": 0.1},
+    ],
+)
+def test_a_setting_of_another_method_says_what_to_give(changed: dict[str, Any]) -> None:
+    said = refused(**changed).message
+    assert "is of method dpo: give method.type 'dpo'" in said
+    assert "'method.dpo.hyperparameters.beta'" in said
+
+
+def test_settings_without_the_type_that_they_are_of_are_told_it() -> None:
+    said = refused(method={"dpo": {"hyperparameters": {"beta": 0.1}}}).message
+    assert "give method.type 'dpo'" in said
+    said = refused(method=supervised(adapter={"rank": 8})).message
+    assert "Wanted 'lora' or 'qlora'" in said
