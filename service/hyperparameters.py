@@ -14,6 +14,12 @@ BASE_ADAPTER_RATE = 2e-4  # likewise, where adapters are trained
 DPO_RATE_SHARE = 0.1  # of both, on preferences: the weights should stay near those before
 AUTO_BETA = 0.1
 AUTO_RANK = 16
+SAMPLE_SETTINGS: Mapping[str, float] = {  # of the texts that are written, and what they are unasked
+    "sample_tokens": 64,
+    "sample_prompt_tokens": 512,
+    "sample_temperature": 0.0,
+    "sample_seed": 0,
+}
 MAX_AUTO_STEPS = 10_000
 MAX_AUTO_EPOCHS = 3
 MAX_AUTO_BATCH_ROWS = 8
@@ -88,10 +94,7 @@ def _settle_samples(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "sample_prompts": asked.get("sample_prompts"),
         "sample_rows": asked.get("sample_rows") or 0,
-        "sample_tokens": asked.get("sample_tokens") or 64,
-        "sample_prompt_tokens": asked.get("sample_prompt_tokens") or 512,
-        "sample_temperature": asked.get("sample_temperature") or 0.0,
-        "sample_seed": asked.get("sample_seed") or 0,
+        **{name: asked.get(name) or usual for name, usual in SAMPLE_SETTINGS.items()},
     }
 
 
@@ -190,8 +193,27 @@ def check_asked(
             raise refuse(message, name)
     if asked.get("adapter") and asked.get("freeze"):
         raise refuse("freeze and adapter do not go together: adapters freeze it all.", "freeze")
-    if asked.get("keep_best") and not asked.get("checkpoint_every"):
-        raise refuse("keep_best is of checkpoints; give checkpoint_every too.", "keep_best")
+    kept = {
+        "keep_best": asked.get("keep_best") or 0,
+        "keep_last": (asked.get("keep_last") or 1) - 1,
+    }
+    for name, more in kept.items():
+        if more and not asked.get("checkpoint_every"):
+            raise refuse(f"{name} is of checkpoints; give checkpoint_every too.", name)
+    _check_samples(asked)
+
+
+def _check_samples(asked: Mapping[str, Any]) -> None:
+    """Refuse settings of sample texts where none is written. What they are unasked is no request:
+    settled hyperparameters have it."""
+    given = {name: asked.get(name) not in (None, usual) for name, usual in SAMPLE_SETTINGS.items()}
+    if not (asked.get("sample_prompts") or asked.get("sample_rows")):
+        for name in (name for name, is_given in given.items() if is_given):
+            message = f"{name} is of sample texts; give sample_prompts, or sample_rows, too."
+            raise refuse(message, name)
+    if given["sample_seed"] and not asked.get("sample_temperature"):
+        message = "sample_seed is of texts that are drawn; give a sample_temperature above 0 too."
+        raise refuse(message, "sample_seed")
 
 
 def _check_of_preferences(asked: Mapping[str, Any]) -> None:

@@ -415,6 +415,12 @@ def test_large_data_get_fewer_epochs() -> None:
         ({"eval_every": 5}, "eval_every"),
         ({"packing": "off", "microbatch_tokens": 64}, "packing"),
         ({"learning_rate": 1e-4, "learning_rate_multiplier": 3.0}, "learning_rate_multiplier"),
+        ({"keep_last": 2}, "keep_last"),
+        ({"sample_tokens": 9}, "sample_tokens"),
+        ({"sample_prompt_tokens": 9}, "sample_prompt_tokens"),
+        ({"sample_temperature": 0.5}, "sample_temperature"),
+        ({"sample_seed": 9}, "sample_seed"),
+        ({"sample_prompts": ["Why?"], "sample_seed": 9}, "sample_seed"),
     ],
 )
 def test_what_cannot_be_done_is_refused_naming_the_field(
@@ -436,7 +442,7 @@ def test_unknown_hyperparameter_is_refused_with_a_suggestion(
     model_dir: Path, tmp_path: Path
 ) -> None:
     error = refusal(model_dir, write_rows(tmp_path / "t.jsonl", 9), {"lerning_rate": 1e-4})
-    assert "Did you mean 'learning_rate'?" in error.message
+    assert "Did you mean 'method.supervised.hyperparameters.learning_rate'?" in error.message
 
 
 def test_bad_rows_are_refused_with_their_lines(model_dir: Path, tmp_path: Path) -> None:
