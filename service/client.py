@@ -147,6 +147,11 @@ class Client:
         """A job's sample texts by evaluation, newest first, likewise."""
         return self._pages(f"/v1/fine_tuning/jobs/{job_id}/samples", page)
 
+    def why_no_samples(self, job_id: str) -> str:
+        """The daemon's reason why a job has no sample texts; an older one gives none."""
+        found = self.call("GET", f"/v1/fine_tuning/jobs/{job_id}/samples", params={"limit": 1})
+        return found.get("reason") or "none were written yet"
+
     def row_losses(self, job_id: str) -> dict[str, Any]:
         """The rows of a job that stand out by their loss."""
         return dict(self.call("GET", f"/v1/fine_tuning/jobs/{job_id}/row_losses"))

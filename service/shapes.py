@@ -97,13 +97,14 @@ def samples_object(event: EventRecord) -> dict[str, Any]:
     }
 
 
-def row_losses_object(event: EventRecord | None) -> dict[str, Any]:
-    """The rows whose loss stands out; none before it was told."""
+def row_losses_object(event: EventRecord | None, *, reason: str | None = None) -> dict[str, Any]:
+    """The rows whose loss stands out; none before it was told, for that `reason`."""
     none: dict[str, Any] = {"count": 0, "rows": []}
     empty = {"num_rows": 0, "medians": [], "above": none, "below": none, "not_finite": none}
     return {
         "object": "fine_tuning.job.row_losses",
         "step_number": event and event.step,
+        "reason": None if event else reason,
         **empty,
         **((event and event.data) or {}),
     }

@@ -35,9 +35,10 @@ class Samples(BaseModel):
 
 
 class SamplePage(Page):
-    """Sample texts by evaluation, newest first."""
+    """Sample texts by evaluation, newest first; where a job has none at all, the reason."""
 
     data: list[Samples]
+    reason: str | None
 
 
 class FoundRow(BaseModel):
@@ -58,7 +59,10 @@ class FoundRows(BaseModel):
 
 
 class RowLosses(BaseModel):
-    """Rows that stand out by their loss in every epoch; `medians` are of all rows, by epoch."""
+    """Rows that stand out by their loss in every epoch; `medians` are of all rows, by epoch.
+
+    `reason` says why nothing was told, where nothing was.
+    """
 
     object: Literal["fine_tuning.job.row_losses"]
     step_number: int | None
@@ -67,3 +71,4 @@ class RowLosses(BaseModel):
     above: FoundRows
     below: FoundRows
     not_finite: FoundRows
+    reason: str | None

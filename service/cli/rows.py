@@ -6,6 +6,7 @@ from typing import Any
 from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import console, print_json, print_table
 
+NO_REASON = "rows are compared at the end of each epoch"  # where the daemon is an older one
 KINDS = {"above": "far above", "below": "far below", "not_finite": "no number"}
 
 
@@ -22,7 +23,7 @@ def rows(
         print_json(found)
         return
     if found["step_number"] is None:
-        console().print("not told yet: rows are compared at the end of each epoch")
+        console().print(f"no rows: {found.get('reason') or NO_REASON}", markup=False)
         return
     table = [
         [KINDS[kind], place_of(row), losses_of(row)]

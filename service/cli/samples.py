@@ -26,11 +26,12 @@ def samples(
     """
     with connect(url, token_file) as client:
         found = list(islice(client.samples(job_id), evaluations))[::-1]
+        reason = None if found else client.why_no_samples(job_id)
     if as_json:
         print_json(found)
         return
     if not found:
-        console().print("no sample texts yet")
+        console().print(f"no sample texts: {reason}", markup=False)
     for one in found:
         _print(one)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from ..none_told import why_no_rows
 from ..shapes import row_losses_object
 from ..told_answers import RowLosses
 from .common import TheDaemon, require_job
@@ -17,8 +18,8 @@ def row_losses(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
     """Rows far above or below the others in every epoch so far, with their lines in the file.
 
     Told at the end of each epoch. Before the first, and where too few rows were seen, there are
-    none, and `step_number` is null.
+    none, `step_number` is null, and `reason` says why.
     """
-    require_job(daemon, job_id)
+    job = require_job(daemon, job_id)
     found = daemon.journal.events(job_id, type="row_losses", limit=1)
-    return row_losses_object(found[0] if found else None)
+    return row_losses_object(found[0] if found else None, reason=why_no_rows(job))

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from ..none_told import why_no_samples
 from ..shapes import page, samples_object
 from ..told_answers import SamplePage
 from .common import After, Limit, TheDaemon, require_job, unknown_after
@@ -16,10 +17,11 @@ router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
 def list_samples(
     job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 20
 ) -> dict[str, Any]:
-    """What the model wrote for each prompt, by evaluation, newest first."""
-    require_job(daemon, job_id)
+    """What the model wrote for each prompt, by evaluation, newest first; `reason` says why none."""
+    job = require_job(daemon, job_id)
     try:
         found = daemon.journal.events(job_id, type="samples", after_id=after, limit=limit + 1)
     except KeyError:
         raise unknown_after(after) from None
-    return page([samples_object(event) for event in found], limit)
+    reason = None if found or after else why_no_samples(job)
+    return {**page([samples_object(event) for event in found], limit), "reason": reason}

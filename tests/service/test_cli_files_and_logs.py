@@ -77,6 +77,17 @@ def test_rows_that_stand_out_are_told_with_their_lines(
     assert middle == "the middle row of 40: 2.0000, 1.5000"
 
 
+def test_rows_and_samples_that_there_are_not_have_the_daemons_reason(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.answer(f"GET {JOBS}/ftjob-1/row_losses", {"step_number": None, "reason": "told not to"})
+    assert run("rows", "ftjob-1") == Exit.OK
+    assert capsys.readouterr().out == "no rows: told not to\n"
+    daemon.answer(f"GET {JOBS}/ftjob-1/samples", {**page(), "reason": "asked for none"})
+    assert run("samples", "ftjob-1") == Exit.OK
+    assert capsys.readouterr().out == "no sample texts: asked for none\n"
+
+
 def test_a_log_that_is_followed_goes_on_after_what_was_told(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
