@@ -25,6 +25,7 @@ from .model import ModelSpec
 from .streamed import View, streamed_logits
 
 REPORT = "export_report.json"
+NUM_PROMPTS = 3
 PROMPT_TOKENS = 32
 NOISE = 1e-5  # of the largest logit: what the order of sums in float32 may do
 # Of what rounding does: two ways to merge an adapter differ in the last bit of float32, so one
@@ -140,8 +141,9 @@ def mismatch(export_dir: Path, form: ExportForm, found: Comparison, *, hint: str
     )
 
 
-def put_aside(target: Path) -> None:
-    """Keep what does not match for whoever looks into it, and free its place for another try."""
+def put_aside(export_dir: Path, target: Path) -> Path:
+    """Keep what does not match for whoever looks into it, beside the `target` that it was to be,
+    whose place is free for another try; where it is."""
     aside = target.with_name(f"{target.name}.mismatch")
     shutil.rmtree(aside, ignore_errors=True)
-    target.rename(aside)
+    return export_dir.rename(aside)

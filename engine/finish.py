@@ -11,14 +11,12 @@ from headrace.storage import HostArena, TensorStore
 
 from .config import TrainConfig
 from .data import TokenDataset
-from .export_check import PROMPT_TOKENS, mismatch, put_aside, write_report
+from .export_check import NUM_PROMPTS, PROMPT_TOKENS, mismatch, put_aside, write_report
 from .export_forms import ExportForm
 from .model import ModelSpec
 from .report import Emit, RunEvent
 from .store_export import check_store, export_store
 from .workspace import Workspace
-
-NUM_PROMPTS = 3
 
 
 def prompts_of(data: TokenDataset) -> list[Tensor]:
@@ -86,7 +84,7 @@ class Exporter:
         report = write_report(target, form, found, step=step)
         if found is not None and not found.matches:
             error = mismatch(target, form, found, hint=_HINT)
-            put_aside(target)
+            put_aside(target, target)
             raise error
         return {**report, "path": str(target)}
 

@@ -17,8 +17,11 @@ def test_convert_says_what_it_wrote_and_what_was_read_back(
     assert run("convert", source, tmp_path / "a", "--dtype", "q8_0") == Exit.OK
     shown = " ".join(capsys.readouterr().out.split())
     assert "read back: rounding to the export's dtype moves logits by up to" in shown
-    assert run("convert", source, tmp_path / "b", "--json") == Exit.OK
-    assert json.loads(capsys.readouterr().out)["report"]["check"]["matches"]
+    assert run("convert", source, tmp_path / "b.gguf", "--json") == Exit.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"]["check"]["matches"] and told["path"] == str(tmp_path / "b.gguf")
+    assert (tmp_path / "b.gguf").is_file()
+    assert run("convert", tmp_path / "b.gguf", tmp_path / "c.gguf", "--dtype", "q8_0") == Exit.OK
 
 
 def test_convert_refuses_what_cannot_be_and_what_is_there(tmp_path: Path) -> None:
