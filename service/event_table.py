@@ -1,6 +1,7 @@
 """The journal's events: a durable, numbered story of every job."""
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Literal, Protocol
 
@@ -15,6 +16,8 @@ ONCE_A_STEP = frozenset(
     {"metrics", "eval", "samples", "row_losses", "commit", "checkpoint", "export"}
 )
 MAX_DIGITS = 18  # of a number that SQLite can hold
+
+EngineValues = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _FIELDS = [field.name for field in fields(EventRecord)]
 _STORED = [name for name in _FIELDS if name != "id"]
@@ -44,8 +47,14 @@ class EventTable:
         data: dict[str, Any] | None = None,
         worker_seq: int | None = None,
         created_at: int | None = None,
+        engine: EngineValues | None = None,
+        phase: str | None = None,
     ) -> EventRecord | None:
         """Add an event; None when one with that `worker_seq`, or a later one, is there already.
+
+        What the job shows because of it is one transaction with it, since nobody would do it later:
+        `engine` gives values to merge into the job's engine object, which it gets, and `phase` is
+        the job's new phase.
 
         An event of a step replaces the one of its type that is shown for the same step:
         steps, and what follows from them, are done again after a crash. Events of the worker can
@@ -59,6 +68,7 @@ class EventTable:
                 _set_job_number(c, job_id, "worker_seq", worker_seq)
             if type in ONCE_A_STEP and step is not None:
                 _drop_same(c, job_id, type, step)
+            _show(c, job_id, engine, phase)
             return insert_event(
                 c,
                 job_id,
@@ -157,6 +167,15 @@ def insert_event(
     values = asdict(event)
     c.execute(insert(tables.events).values({name: values[name] for name in _STORED}))
     return event
+
+
+def _show(c: Connection, job_id: str, engine: EngineValues | None, phase: str | None) -> None:
+    job = tables.jobs.c.id == job_id
+    if engine is not None:
+        shown = c.execute(select(tables.jobs.c.engine).where(job)).scalar_one()
+        c.execute(update(tables.jobs).where(job).values(engine={**shown, **engine(shown)}))
+    if phase is not None:
+        c.execute(update(tables.jobs).where(job).values(phase=phase))
 
 
 _Number = Literal["event_seq", "worker_seq"]

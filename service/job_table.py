@@ -136,16 +136,6 @@ class JobTable:
 
         return self._database.write(change)
 
-    def update_engine(self, job_id: str, **values: Any) -> JobRecord:
-        """Merge `values` into the job's `engine` object. KeyError for an unknown job."""
-
-        def change(c: Connection) -> JobRecord:
-            engine = _get_job(c, job_id).engine | values
-            c.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(engine=engine))
-            return _get_job(c, job_id)
-
-        return self._database.write(change, relaxed=True)
-
     def next_queued(self) -> JobRecord | None:
         """The job to run next: the highest priority, then the oldest."""
         return next(iter(self.queue()), None)

@@ -6,7 +6,8 @@ goes on where the last one stopped.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -54,14 +55,13 @@ class Tail:
         self._rates = Rates()
         self._last: LoggedEvent | None = None
         self._phase: str | None = None
-        self._effects: dict[str, Callable[[LoggedEvent], object]] = {
-            "phase": self._take_phase,
-            "metrics": self._take_metrics,
-            "eval": self._take_eval,
-            "plan": lambda event: self._show(plan=event.data),
-            "export": lambda event: self._show(exports=event.data.get("exports", [])),
-            "commit": lambda event: self._show(committed_step=event.step),
-            "result": self._take_result,
+        self._shown: dict[str, Callable[[LoggedEvent, Mapping[str, Any]], dict[str, Any]]] = {
+            "metrics": self._shown_of_step,
+            "eval": lambda event, _: _shown_of_eval(event),
+            "plan": lambda event, _: {"plan": event.data},
+            "export": lambda event, _: {"exports": event.data.get("exports", [])},
+            "commit": lambda event, _: {"committed_step": event.step},
+            "result": lambda event, _: {"eta_s": None},
         }
 
     def poll(self) -> int:
@@ -101,6 +101,8 @@ class Tail:
         self._last = event
         if event.type == "checkpoint":
             self._take_checkpoint(event)  # before the event: harmless when done twice
+        phase = event.message if event.type == "phase" else None
+        shown = self._shown.get(event.type)
         added = self._journal.add_event(
             self._job_id,
             type=event.type,
@@ -110,9 +112,13 @@ class Tail:
             data=self._public_data(event),
             worker_seq=event.seq,
             created_at=int(event.at),
+            engine=None if shown is None else partial(shown, event),
+            phase=None if phase == self._phase else phase,  # a long one says how far it is
         )
-        if added and event.type in self._effects:
-            self._effects[event.type](event)
+        if added and phase:
+            self._phase = phase
+        if added and event.type == "result":
+            self._take_result(event)
         return added is not None
 
     def _public_data(self, event: LoggedEvent) -> dict[str, Any]:
@@ -123,36 +129,15 @@ class Tail:
             return {"step": event.step, **named, "full_valid_loss": event.data.get("eval_loss")}
         return event.data
 
-    def _show(self, **values: Any) -> JobRecord:
-        return self._journal.update_engine(self._job_id, **values)
-
-    def _take_phase(self, event: LoggedEvent) -> None:
-        if event.message != self._phase:  # a long phase says again how far it is
-            self._journal.set_fields(self._job_id, phase=event.message)
-            self._phase = event.message
-
-    def _take_metrics(self, event: LoggedEvent) -> None:
-        engine = self._job().engine
+    def _shown_of_step(self, event: LoggedEvent, engine: Mapping[str, Any]) -> dict[str, Any]:
         if (event.step or 0) <= engine.get("step", 0):  # told again, or done again after a crash
-            self._show(**self._rates.newest)
-            return
+            return self._rates.newest
         links = {
             name: engine.get("link_bytes", {}).get(name, 0) + link["payload_bytes"]
             for name, link in event.data["links"].items()
         }
         seen = engine.get("tokens_seen", 0) + event.data["num_tokens"]
-        self._show(link_bytes=links, tokens_seen=seen, **self._rates.newest)
-
-    def _take_eval(self, event: LoggedEvent) -> None:
-        self._show(
-            valid_loss=event.data.get("eval_loss"),
-            valid_mean_token_accuracy=event.data.get("eval_token_accuracy"),
-            **{
-                EVAL_NAMES[name]: value
-                for name, value in event.data.items()
-                if name.startswith("eval_reward_")
-            },
-        )
+        return {"link_bytes": links, "tokens_seen": seen, **self._rates.newest}
 
     def _take_checkpoint(self, event: LoggedEvent) -> None:
         step = event.step or 0
@@ -185,7 +170,6 @@ class Tail:
             fields["error"] = failure(event)
         if status in ("succeeded", "failed", "cancelled"):
             self._forget_dropped_checkpoints()
-        self._show(eta_s=None)
         told = event.message if status == "failed" else None  # the event itself told the others
         self._journal.move(self._job_id, status, message=told, **fields)
 
@@ -232,6 +216,16 @@ async def _attempt(take: Callable[[], object]) -> bool:
         log.warning("cannot take in a job's events yet: %s", error)
         return False
     return True
+
+
+def _shown_of_eval(event: LoggedEvent) -> dict[str, Any]:
+    rewards = {
+        EVAL_NAMES[name]: value
+        for name, value in event.data.items()
+        if name.startswith("eval_reward_")
+    }
+    loss, accuracy = (event.data.get(name) for name in ("eval_loss", "eval_token_accuracy"))
+    return {"valid_loss": loss, "valid_mean_token_accuracy": accuracy, **rewards}
 
 
 def failure(event: LoggedEvent) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def report(format: str, folder: Path, **changes: Any) -> dict[str, Any]:
 
 def with_reports(daemon: FakeDaemon, folder: Path, *reports: dict[str, Any]) -> JobRecord:
     job = finished(daemon, folder)
-    return daemon.journal.update_engine(job.id, exports=list(reports))
+    return daemon.journal.set_fields(job.id, engine={**job.engine, "exports": list(reports)})
 
 
 def test_what_was_read_back_is_told_by_the_api_and_on_the_page(

@@ -285,7 +285,7 @@ def test_a_poll_costs_nothing_while_nothing_happens(
     etag = client.get(f"{JOBS}/{job.id}").headers["etag"]
     seen = {"if-none-match": etag}
     assert client.get(f"{JOBS}/{job.id}", headers=seen).status_code == 304
-    daemon.journal.update_engine(job.id, step=1)
+    daemon.journal.set_fields(job.id, engine={"step": 1})
     assert client.get(f"{JOBS}/{job.id}", headers=seen).status_code == 200
 
 

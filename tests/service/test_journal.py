@@ -247,7 +247,11 @@ def test_a_model_recorded_again_is_one_model(journal: Journal) -> None:
 
 def test_engine_values_are_merged(journal: Journal) -> None:
     job = journal.add_job(some_job(engine={"plan": 1}))
-    assert journal.update_engine(job.id, loss=2).engine == {"plan": 1, "loss": 2}
+    what: dict[str, Any] = {"type": "message", "level": "info", "message": "m", "worker_seq": 1}
+    journal.add_event(job.id, **what, engine=lambda shown: {"loss": 2, "was": shown["plan"]})
+    journal.add_event(job.id, **what, engine=lambda shown: {"loss": 3})  # it is there already
+    found = journal.job(job.id)
+    assert found and found.engine == {"plan": 1, "loss": 2, "was": 1}
     assert journal.set_fields(job.id, trained_tokens=4).trained_tokens == 4
     with pytest.raises(KeyError):
         journal.set_fields("ftjob-none", phase="x")

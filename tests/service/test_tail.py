@@ -1,5 +1,6 @@
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from fake_engine import step_report as report
 from headrace.engine import RunEvent
+from headrace.service.database import Database
 from headrace.service.event_log import EventLog
 from headrace.service.events import Hub
 from headrace.service.jobs import JobRecord
@@ -288,3 +290,40 @@ def test_bottleneck_is_compute_when_nothing_waits() -> None:
     quiet = report(1, 2) | {"stall_read_seconds": 0.01}
     assert bottleneck(quiet).startswith("compute")
     assert "commit 40%" in bottleneck(quiet | {"commit_seconds": 0.2})
+
+
+def test_an_event_and_what_the_job_shows_of_it_are_taken_in_together_or_not_at_all(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exports = [{"format": "gguf", "path": "m.gguf"}]
+    write(
+        tmp_path,
+        RunEvent(type="phase", message="exporting"),
+        metrics(1),
+        RunEvent(type="commit", message="safe", step=1),
+        RunEvent(type="eval", message="evaluated", step=1, data={"eval_loss": 2.5}),
+        RunEvent(type="plan", message="planned", data={"num_slots": 3}),
+        RunEvent(type="export", message="made", data={"exports": exports}),
+    )
+    transact = Database._transact
+
+    def dies_after(count: int) -> Any:
+        left = iter(range(count))
+
+        def write_or_die(self: Database, *how: Any) -> Any:
+            if next(left, None) is None:
+                raise KeyboardInterrupt  # a killed process writes no more
+            return transact(self, *how)
+
+        return write_or_die
+
+    for count in range(8):  # wherever the process dies, the next one knows all
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Database, "_transact", dies_after(count % 2))
+            make_tail(journal, tmp_path).poll()
+    make_tail(journal, tmp_path).poll()
+    job = journal.job(JOB)
+    assert job and job.phase == "exporting"
+    wanted = {"committed_step": 1, "valid_loss": 2.5, "plan": {"num_slots": 3}, "exports": exports}
+    assert {name: job.engine[name] for name in wanted} == wanted
+    assert job.engine["step"] == 1 and job.engine["tokens_seen"] > 0
