@@ -21,13 +21,18 @@ log = logging.getLogger(__name__)
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the error is one of a drive without room, as the system, SQLite or the store say."""
+    """Whether the error is one of a drive without room, as the system, SQLite or the store say.
+
+    Or was raised because of one: a plan says it so, and a write of state on a file system that has
+    no room for what was reserved there.
+    """
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     cause = getattr(error, "orig", None)  # what SQLAlchemy wraps
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", None) in SQLITE_CODES
-    return isinstance(error, NoSpace) or isinstance(error.__cause__, NoSpace)  # as a plan says it
+    because = error.__cause__
+    return isinstance(error, NoSpace) or (because is not None and is_full(because))
 
 
 def has_room(directory: Path) -> bool:

@@ -64,7 +64,7 @@ class PrepareLoop:
         """Prepare what is queued, in the order of the queue, for ever."""
         while True:
             self._wake.clear()
-            job = await self._journal.call(self._next)
+            job = await patiently(partial(self._journal.call, self._next))
             if job is None:
                 await self._wake.wait()
             else:

@@ -13,7 +13,7 @@ from headrace.storage import StoreError
 
 from .child import Death
 from .engine_process import EXIT_RENEW
-from .full_disk import RETRY_SECONDS, has_room, patiently
+from .full_disk import RETRY_SECONDS, has_room, is_full, patiently
 from .ipc import Run
 from .job_state import drop_state, spec_of
 from .jobs import IllegalMove, JobRecord, Status
@@ -51,7 +51,7 @@ class RunLoop:
     async def run(self) -> None:
         """Run what is queued and prepared, in the order of the queue, until draining."""
         await self._worker.alone()
-        await self._take_up_interrupted()
+        await patiently(self._take_up_interrupted)
         while await self._worker.ready() and not self.draining:
             self._wake.clear()
             job = await patiently(self._take_next)
@@ -97,12 +97,19 @@ class RunLoop:
     async def _take_up_interrupted(self) -> None:
         """Jobs marked as running that no process runs: what their logs say, else the queue.
 
-        Also gives back the space of jobs that ended just before the daemon did.
+        Also gives back the space of jobs that ended just before the daemon did. It is made again
+        from its beginning where there is no room to write down what it finds.
         """
         for job in await self._journal.call(self._journal.unfinished):
             if job.status == "running":
-                await self._journal.call(self._tail(job.id).settle)
-                await self._end_if_running(job.id, "The daemon was restarted; waiting to resume.")
+                try:
+                    await self._journal.call(self._tail(job.id).settle)
+                except Exception as error:
+                    if is_full(error):
+                        raise
+                    await self._fail_to_follow(job, error)
+                told = "The daemon was restarted; waiting to resume."
+                await self._end_if_running(job.id, told)
         jobs = self._journal.jobs
         done = await self._journal.call(jobs, status=("succeeded", "cancelled"), limit=10_000)
         for job in done:
@@ -130,14 +137,23 @@ class RunLoop:
                 return None
 
     async def _run_or_fail(self, job: JobRecord) -> None:
-        """What goes wrong with one job, here and not in its run, ends that job, not the queue."""
+        """What goes wrong with one job, here and not in its run, ends that job, not the queue.
+
+        Want of room ends none: the job waits for its turn, and for room.
+        """
         try:
             await self._run(job)
         except Exception as error:
-            log.exception("job %s cannot be followed", job.id)
             self._worker.kill()  # it may still run the job
-            message = f"The daemon failed to follow the job: {describe(error)}."
-            await self._fail(job.id, "internal", message)
+            if not is_full(error):
+                await self._fail_to_follow(job, error)
+            told = "The data directory was full; waiting to resume."
+            await patiently(partial(self._end_if_running, job.id, told))
+
+    async def _fail_to_follow(self, job: JobRecord, error: Exception) -> None:
+        log.error("job %s cannot be followed", job.id, exc_info=error)
+        message = f"The daemon failed to follow the job: {describe(error)}."
+        await self._fail(job.id, "internal", message)
 
     async def _run(self, job: JobRecord) -> None:
         """Give the job to the worker until it has an end that is not the worker's."""

@@ -1,19 +1,25 @@
 import asyncio
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from headrace.service import preparer
+from headrace.service import full_disk, preparer, run_loop
 from headrace.service.child import child_environment
 from headrace.service.daemon import Daemon, DaemonRunning, DataDirUnusable
+from headrace.service.events import Hub
+from headrace.service.journal import Journal
 from headrace.service.lockfile import LockFile
+from headrace.service.tail import Tail
 from headrace.storage import StoreError
 from real_daemon import (
     add_job,
@@ -409,5 +415,79 @@ def test_a_daemon_says_why_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(daemon, "site", replace(daemon.site, device="cuda"))
         reasons = " ".join(daemon.ready())
         assert "readonly database" in reasons and "shows no GPU" in reasons
+
+    use(make_daemon(tmp_path), body)
+
+
+def no_room() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupted(tmp_path: Path) -> str:
+    """A job that was running when its daemon died."""
+    ids: list[str] = []
+
+    async def body(daemon: Daemon) -> None:
+        ids.append(add_job(daemon))
+        await until_status(daemon, ids[0], "running")
+
+    daemon = make_daemon(tmp_path, script={"steps": 10_000})
+    use(daemon, body)
+    journal = Journal.open(daemon.settings.database_path, Hub())
+    journal.move(ids[0], "running")
+    journal.close()
+    return ids[0]
+
+
+def failing(method: Callable[..., Any], *errors: Exception) -> Callable[..., Any]:
+    """The method, which raises these errors first."""
+    left = list(errors)
+
+    def call(*given: Any, **named: Any) -> Any:
+        if left:
+            raise left.pop()
+        return method(*given, **named)
+
+    return call
+
+
+def test_a_queue_that_is_taken_up_on_a_full_drive_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = interrupted(tmp_path)
+    monkeypatch.setattr(full_disk, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(Tail, "settle", failing(Tail.settle, no_room(), no_room()))
+
+    async def body(daemon: Daemon) -> None:
+        await until_status(daemon, job_id, "succeeded")
+        assert not daemon.ready()
+
+    use(make_daemon(tmp_path), body)
+
+
+def test_a_job_that_cannot_be_taken_up_fails_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = interrupted(tmp_path)
+    monkeypatch.setattr(Tail, "settle", failing(Tail.settle, ValueError("a damaged log")))
+
+    async def body(daemon: Daemon) -> None:
+        failed = await until_status(daemon, job_id, "failed", "succeeded")
+        assert failed.error and "a damaged log" in failed.error["message"]
+        await until_status(daemon, add_job(daemon), "succeeded")
+
+    use(make_daemon(tmp_path), body)
+
+
+def test_a_job_that_is_begun_on_a_full_drive_runs_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_loop, "apply_limits", failing(run_loop.apply_limits, no_room()))
+
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until_status(daemon, job_id, "succeeded", "failed")
+        assert job(daemon, job_id).status == "succeeded", job(daemon, job_id).error
+        assert "full; waiting to resume" in messages(daemon, job_id)
 
     use(make_daemon(tmp_path), body)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from headrace.service import full_disk
 from headrace.service.full_disk import is_full, patiently
-from headrace.storage import NoSpace
+from headrace.storage import IoFailed, NoSpace
 
 
 def full_database() -> OperationalError:
@@ -23,9 +23,20 @@ def full_database() -> OperationalError:
     return caught.value
 
 
+def failed_write(code: int) -> IoFailed:
+    """What the store raises when a write of state fails with that number."""
+    try:
+        raise IoFailed(
+            volume="/v", operation="write", offset=0, wanted=1, got=0, cause="it failed"
+        ) from OSError(code, "it failed")
+    except IoFailed as error:
+        return error
+
+
 def test_every_word_for_a_full_drive_is_known() -> None:
     assert is_full(OSError(errno.ENOSPC, "full")) and is_full(OSError(errno.EDQUOT, "quota"))
     assert is_full(NoSpace("volume")) and is_full(full_database())
+    assert is_full(failed_write(errno.ENOSPC)) and not is_full(failed_write(errno.EIO))
     assert not is_full(OSError(errno.EACCES, "no")) and not is_full(ValueError("disk is full"))
     assert not is_full(OperationalError("", None, sqlite3.OperationalError("no such table")))
 
