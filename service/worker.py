@@ -136,9 +136,14 @@ class Worker:
             self._child.send(Stop(job_id=job_id, reason=reason))
 
     async def stop(self) -> None:
-        """Let the process finish its step, commit and end; end it when that takes too long."""
+        """Let the process finish its step, commit and end; end it when that takes too long.
+
+        One that still loads its code has nothing to finish, and is ended at once.
+        """
         self._stopping.set()
-        if self._child:
+        if self._child and self.hello is None:
+            self.kill()
+        elif self._child:
             self._child.send(Stop(reason="shutdown"))
         if self._keeper:
             await asyncio.wait([self._keeper], timeout=self._options.drain_seconds)
@@ -210,7 +215,8 @@ class Worker:
         )
 
     def _note_death(self, death: Death, lived_seconds: float) -> None:
-        clean = death.status in (0, EXIT_RENEW)
+        ended_by_us = self._stopping.is_set() and self.hello is None
+        clean = ended_by_us or death.status in (0, EXIT_RENEW)
         self._failures = 0 if clean or lived_seconds > CALM_SECONDS else self._failures + 1
         if death.status == EXIT_DEVICE:
             death = Death(status=death.status, cause="the device failed; see the job's log")

@@ -280,6 +280,22 @@ def test_drain_finishes_the_step_and_commits(tmp_path: Path) -> None:
     assert is_free(tmp_path / "worker.lock")
 
 
+def test_a_process_that_still_loads_its_code_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_load.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = Worker(options(tmp_path, engine="slow_to_load:run_job"))
+
+    async def body() -> None:
+        await until(lambda: worker.status()["pid"] is not None)
+        started = time.monotonic()
+        await worker.stop()
+        assert time.monotonic() - started < 10
+
+    use(worker, body())
+
+
 def test_process_that_cannot_start_is_tried_again_with_growing_pauses(tmp_path: Path) -> None:
     worker = Worker(options(tmp_path, engine="no_such_module:run_job", back_off_seconds=0.05))
 
