@@ -185,6 +185,8 @@ class Daemon:
             reasons.append(f"the worker is {worker['state']}{death}")
         if shutil.disk_usage(self.settings.data_dir).free < DISK_FLOOR_BYTES:
             reasons.append(f"{self.settings.data_dir} has less than {DISK_FLOOR_BYTES} bytes free")
+        for path in self._drives.missing():
+            reasons.append(f"volume {path} is not there any more: is its drive mounted?")
         if self.site.device == "cuda" and not gpus():
             reasons.append("the driver shows no GPU, and the device is cuda")
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.storage import drive_health, read_calibration
 
+GONE = "it is not there any more: is its drive mounted?"
 LOOK_SECONDS = 60.0  # asking a drive starts a process
 
 
@@ -28,6 +29,10 @@ class DriveWatch:
                 self._health[path] = asdict(await asyncio.to_thread(drive_health, Path(path)))
             await asyncio.sleep(LOOK_SECONDS)
 
+    def missing(self) -> list[str]:
+        """Paths of the volumes that were there at the start and are not now."""
+        return [volume["path"] for volume in self._volumes if not Path(volume["path"]).is_dir()]
+
     def status(self, traffic: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Each volume, JSON-ready; None for what is not known.
 
@@ -37,6 +42,9 @@ class DriveWatch:
 
     def _volume(self, volume: Mapping[str, Any], traffic: Any) -> dict[str, Any]:
         path = volume["path"]
+        if not Path(path).is_dir():
+            gone = {"free_bytes": 0, "why": GONE, "calibration": None}
+            return {**volume, **gone, "health": self._health.get(path), "traffic": traffic}
         calibration = read_calibration(Path(path))
         return {
             **volume,

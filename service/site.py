@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import pynvml
 
 from headrace.engine import Box, available_memory, detect_box, known_rates
-from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume
+from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume, refuse_same
 
 from .compiler import find_compiler
 from .errors import ApiError
@@ -141,9 +141,11 @@ def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
     """Move bytes on every volume to see what it can do. StoreError for one of no use."""
     if not settings.volumes:
         Path(settings.volume_list[0]).mkdir(parents=True, exist_ok=True)
+    volumes = [VolumeConfig.parse(text) for text in settings.volume_list]
+    refuse_same(volumes)
     found = []
-    for text in settings.volume_list:
-        status = asdict(probe_volume(VolumeConfig.parse(text)))
+    for volume in volumes:
+        status = asdict(probe_volume(volume))
         log.info("volume %s: %s, %s", status["path"], status["active"], status["why"])
         found.append(status)
     return found

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .cgroup import GroupMemory, cpu_quota, tightest_group
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
+    from .files import refuse_same
     from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
@@ -76,6 +77,7 @@ _HOMES = {
     "fit_store": "space",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
+    "refuse_same": "files",
     "LinkStats": "stats",
     "StorageStatus": "stats",
     "StoreStats": "stats",
@@ -146,6 +148,7 @@ __all__ = [
     "find_commits",
     "fit_store",
     "measure_rooms",
+    "refuse_same",
     "memory_status",
     "measure_device_road",
     "parse_bytes",

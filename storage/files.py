@@ -23,13 +23,31 @@ _HALF_MANIFEST_NAME = "manifest.json.new"
 
 
 def store_directories(volumes: Sequence[VolumeConfig], name: str) -> list[Path]:
-    """The store's directory on each volume; ValueError for a name that is no plain file name."""
+    """The store's directory on each volume.
+
+    ValueError for a name that is no plain file name, StoreError for a directory given twice.
+    """
     if not name or name.startswith(".") or "/" in name or "\0" in name:
         raise ValueError(f"a store cannot be named {name!r}; wanted a plain name without '/'")
-    paths = [volume.path for volume in volumes]
-    if len(set(paths)) != len(paths):
-        raise ValueError(f"a volume is given twice: {', '.join(map(str, paths))}")
-    return [path / name for path in paths]
+    refuse_same(volumes)
+    return [volume.path / name for volume in volumes]
+
+
+def refuse_same(volumes: Sequence[VolumeConfig]) -> None:
+    """StoreError when two volumes are one directory, by whatever links: its room would count twice,
+    and the second would find the first one's files."""
+    found: dict[object, Path] = {}
+    for path in (volume.path for volume in volumes):
+        try:
+            status = os.stat(path)
+            other = found.setdefault((status.st_dev, status.st_ino), path)
+        except FileNotFoundError:
+            other = found.setdefault(path.resolve(), path)
+        if other is not path:
+            raise StoreError(
+                f"volumes {other} and {path} are the same directory; give each drive once, and no "
+                "directory twice"
+            )
 
 
 def store_exists(directories: Sequence[Path]) -> bool:

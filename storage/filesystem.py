@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import IoFailed, NoSpace
+from .errors import IoFailed, NoSpace, StoreError
 
 _AT_FDCWD = -100
 _STATX_DIOALIGN = 0x2000
@@ -68,15 +68,22 @@ def direct_alignment(path: Path) -> DirectAlignment | None:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes an unprivileged process may still write on the file system of `path`."""
-    stats = os.statvfs(path)
+    """Bytes an unprivileged process may still write on the file system of `path`. StoreError."""
+    stats = _statvfs(path)
     return stats.f_bavail * stats.f_frsize
 
 
 def total_bytes(path: Path) -> int:
-    """Size of the file system of `path`."""
-    stats = os.statvfs(path)
+    """Size of the file system of `path`. StoreError."""
+    stats = _statvfs(path)
     return stats.f_blocks * stats.f_frsize
+
+
+def _statvfs(path: Path) -> os.statvfs_result:
+    try:
+        return os.statvfs(path)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is not there (any more): is its drive mounted?") from error
 
 
 def reserve_file(path: Path, num_bytes: int, *, exists: bool = False) -> None:

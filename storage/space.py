@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .config import VolumeConfig
 from .errors import NoSpace
-from .files import DATA_NAME
+from .files import DATA_NAME, refuse_same
 from .filesystem import free_bytes, total_bytes
 from .layout import STRIPE_BYTES, Layout, plan_layout
 from .rates import known_rate
@@ -43,7 +43,9 @@ def measure_rooms(
     """Look at the volumes as they are now; one that does not exist yet counts with its parent.
 
     `reserve_bytes` stays free on each file system; None: 2 GiB or 5 % of it, the larger.
+    StoreError for volumes that are one directory.
     """
+    refuse_same(volumes)
     return [_measure(volume, reserve_bytes) for volume in volumes]
 
 

@@ -81,8 +81,12 @@ def drive_health(path: Path, *, sys: Path = Path("/sys")) -> DriveHealth:
 
 
 def block_device(path: Path, sys: Path = Path("/sys")) -> str | None:
-    """Name of the whole drive below `path` (nvme0n1, vda), None when it is not just one."""
-    number = os.stat(path).st_dev
+    """Name of the whole drive below `path` (nvme0n1, vda), None when it is not just one, or there
+    is nothing at `path`."""
+    try:
+        number = os.stat(path).st_dev
+    except OSError:
+        return None
     link = sys / "dev/block" / f"{os.major(number)}:{os.minor(number)}"
     if not link.exists():
         return None

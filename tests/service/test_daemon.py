@@ -419,6 +419,17 @@ def test_a_daemon_says_why_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.M
     use(make_daemon(tmp_path), body)
 
 
+def test_a_volume_that_is_gone_is_a_reason_not_to_be_ready(tmp_path: Path) -> None:
+    async def body(daemon: Daemon) -> None:
+        await until(lambda: not daemon.ready())
+        volume = Path(daemon.settings.volume_list[0])
+        volume.rename(tmp_path / "elsewhere")
+        assert f"volume {volume} is not there any more" in " ".join(daemon.ready())
+        assert daemon.status()["storage"][0]["free_bytes"] == 0
+
+    use(make_daemon(tmp_path), body)
+
+
 def no_room() -> OSError:
     return OSError(errno.ENOSPC, "No space left on device")
 

@@ -15,6 +15,25 @@ def test_what_is_not_known_of_a_drive_is_none(tmp_path: Path) -> None:
     assert (volume["health"], volume["calibration"], volume["traffic"]) == (None, None, None)
 
 
+def test_a_volume_that_goes_away_is_told_and_breaks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "volume"
+    path.mkdir()
+    watch = DriveWatch([{"path": str(path), "active": "direct", "why": "bytes came back"}])
+    assert watch.missing() == []
+    path.rmdir()
+    (volume,) = watch.status({})
+    assert volume["free_bytes"] == 0 and "is its drive mounted?" in volume["why"]
+    assert watch.missing() == [str(path)]
+
+    async def look_once() -> None:
+        task = asyncio.create_task(watch.run())
+        while watch.status({})[0]["health"] is None:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(look_once(), 10))
+
+
 def test_a_drives_health_speed_and_traffic_stand_beside_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

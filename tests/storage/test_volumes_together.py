@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes import FaultyDisk
-from headrace.storage import HostSlot, IoFailed, TensorStore, VolumeConfig
+from headrace.storage import HostSlot, IoFailed, StoreError, TensorStore, VolumeConfig
 from headrace.storage.health import DriveLoad, warnings_of
 from headrace.storage.rates import Calibration, read_calibration, write_calibration
 from store_cases import content_of, expected, small_records, volumes_in, write_all
@@ -33,6 +33,24 @@ def _create(volumes: Sequence[VolumeConfig]) -> TensorStore:
 
 def _calibrate(volume: VolumeConfig, rate: float) -> None:
     write_calibration(volume.path, replace(CALIBRATION, mixed_bytes_per_second=rate))
+
+
+def test_one_directory_is_not_taken_for_two_volumes(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    for paths in ((real, link), (real, Path(real)), (real, link / ".." / "real")):
+        with pytest.raises(StoreError, match="are the same directory"):
+            _create([VolumeConfig(path=path) for path in paths])
+    assert list(real.iterdir()) == []
+
+
+def test_a_volume_that_is_taken_away_is_named(tmp_path: Path, slot: HostSlot) -> None:
+    volumes = volumes_in(tmp_path, 2)
+    with _create(volumes) as store:
+        volumes[1].path.rename(tmp_path / "elsewhere")
+        with pytest.raises(StoreError, match=f"{volumes[1].path} is not there .* mounted"):
+            store.status()
 
 
 def test_figures_stay_on_the_volume(tmp_path: Path) -> None:
