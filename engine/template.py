@@ -1,14 +1,42 @@
 """A conversation and the model's chat template: the text of its first turns, as many as wanted."""
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import TemplateError
-
 from .example import ChatTokenizer, RenderProblem
+from .model_files import ModelError
 from .row_types import Conversation
+
+RENDER_SECONDS = 30.0  # for one conversation; a thousandth of that is usual
+
+
+class _TooLong(Exception):
+    """A template had its time."""
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise _TooLong in the block after so much of the processor's time; in threads other than the
+    first it cannot."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +65,17 @@ class Dialogue:
     def _apply(self, num_messages: int | None, **how: Any) -> Any:
         messages = self.messages[:num_messages]
         try:
-            return self.tokenizer.apply_chat_template(messages, tools=self.tools, **how)
-        except (TemplateError, TypeError, ValueError) as error:
-            message = f"the model's chat template does not accept the conversation: {error}"
+            with _within(RENDER_SECONDS):
+                return self.tokenizer.apply_chat_template(messages, tools=self.tools, **how)
+        except _TooLong as error:
+            raise ModelError(
+                f"the model's chat template is not done with a conversation after "
+                f"{RENDER_SECONDS:g} s: does it loop without end? Take the template of the "
+                "model's origin"
+            ) from error
+        except Exception as error:  # a template is code, and may raise whatever it likes
+            said = str(error) or type(error).__name__
+            message = f"the model's chat template does not accept the conversation: {said:.500}"
             raise RenderProblem("template_error", message) from error
 
 

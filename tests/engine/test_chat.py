@@ -1,13 +1,16 @@
 """Labels are the assistant's words and end tokens, proven by decoding; else a row is refused."""
 
 import json
+import signal
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from headrace.engine import template
 from headrace.engine.chat import NOT_TRAINED, Example, RenderProblem, render
+from headrace.engine.model_files import ModelError
 from headrace.engine.row_types import Conversation
 from headrace.engine.rows import parse_row
 from tiny import CHAT_TEMPLATE, make_tokenizer
@@ -202,6 +205,32 @@ def test_the_reason_a_template_gives_is_passed_on() -> None:
     strict = "{{ raise_exception('roles must alternate') }}"
     problem = refusal(strict, user("a"), assistant("b"))
     assert problem.code == "template_error" and "roles must alternate" in str(problem)
+
+
+ODD_TEMPLATES = {
+    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "MemoryError": "{{ 'x' * 10**15 }}",
+    "division": "{{ 1 // 0 }}",
+    "unsafe": "{{ messages.__class__.__mro__ }}",
+    "no loader": "{% include '/etc/passwd' %}",
+}
+
+
+@pytest.mark.parametrize("name", ODD_TEMPLATES)
+def test_whatever_a_template_raises_is_its_reason(name: str) -> None:
+    problem = refusal(ODD_TEMPLATES[name] + CHAT_TEMPLATE, user("a"), assistant("b"))
+    assert problem.code == "template_error" and name in str(problem)
+    assert len(str(problem)) < 700
+
+
+def test_a_template_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "RENDER_SECONDS", 0.2)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    made = make_tokenizer()
+    made.chat_template = loop + CHAT_TEMPLATE
+    with pytest.raises(ModelError, match="loop without end"):
+        render(made, conversation(user("a"), assistant("b")))
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
 
 
 def test_text_that_melts_into_the_template_is_refused() -> None:
