@@ -21,11 +21,12 @@ from .visits import sweep_visits
 class JobSize:
     """How much a job trains, as far as it is known. `row_tokens`: mean tokens of a row, padding
     included; None: as many as the longest has. `trained_share`: of the tokens, those that the loss
-    counts."""
+    counts. `rows_are_estimate`: the rows have not been tokenized yet."""
 
     num_steps: int | None = None
     row_tokens: float | None = None
     trained_share: float = 1.0
+    rows_are_estimate: bool = False
 
     def completed(self, sizes: Sizes) -> "JobSize":
         """What was not given, from the rows where the sizes know them."""

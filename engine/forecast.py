@@ -33,6 +33,8 @@ MARGINS: Mapping[Origin, tuple[float, float]] = {
     "described": (0.8, 1.5),
     "default": (0.5, 2.0),
 }
+# And by rows whose tokens are guessed from their bytes: prose has up to 5 to a token, code 3.
+ROWS_MARGIN = (0.7, 1.5)
 _NEVER_STEPS = 1e6  # a commit that is due later than this comes with the last step
 RESOURCE_NAMES = {
     "compute": "compute", "drive": "the drive", "h2d": "the link to the device",
@@ -108,7 +110,7 @@ def forecast(
     commit = commit_cost(model, placement, way, drives)
     state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
-    per_step = _step_span(step, ways, rates.origin)
+    per_step = _step_span(step, ways, rates.origin, rows_are_estimate=job.rows_are_estimate)
     rate = model.load.tokens / (step.seconds + commit.seconds / every)
     checkpoint = checkpoint_cost(model.spec, config, drives)
     reference = reference_seconds(step, config, job)
@@ -149,9 +151,13 @@ def forecast(
     )
 
 
-def _step_span(step: StepCost, ways: Mapping[Way, float], origin: Origin) -> Span:
+def _step_span(
+    step: StepCost, ways: Mapping[Way, float], origin: Origin, *, rows_are_estimate: bool
+) -> Span:
     """What a step may take, in whichever of these ways."""
     low, high = MARGINS[origin]
+    if rows_are_estimate:
+        low, high = low * ROWS_MARGIN[0], high * ROWS_MARGIN[1]
     return Span(expected=step.seconds, low=low * min(ways.values()), high=high * max(ways.values()))
 
 

@@ -121,6 +121,7 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
             values,
             site,
             longest_row_tokens=longest,
+            mean_row_tokens=min(survey.mean_tokens, longest),
             num_steps=planned_steps(values, survey.num_rows),
         ),
         settings=shown_settings(body, values),
@@ -221,12 +222,19 @@ def estimate_plan(
     site: Site,
     *,
     longest_row_tokens: int,
+    mean_row_tokens: float,
     num_steps: int,
 ) -> dict[str, Any]:
-    """The plan for rows of that length. ApiError when it cannot fit: the numbers, and what does."""
-    job = JobSize(num_steps=num_steps)
+    """The plan for rows of these lengths: memory by the longest, times by the mean one where rows
+    are packed. ApiError when it cannot fit: the numbers, and what does."""
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
+        packed = config.packing == "on"  # else a row is padded to those beside it
+        job = JobSize(
+            num_steps=num_steps,
+            row_tokens=mean_row_tokens if packed else None,
+            rows_are_estimate=True,
+        )
         spec = method_spec(spec, config)
         box = site.box()
         fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)

@@ -16,16 +16,23 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Rows of a file and the bytes of its longest one; estimated when the file is large."""
+    """Rows of a file, bytes of its longest one and of one in the mean; estimated when the file is
+    large."""
 
     num_rows: int
     longest_bytes: int
+    mean_bytes: float
     is_estimate: bool
 
     @property
     def longest_tokens(self) -> int:
         """A guess at the tokens of the longest row, all its answers, rather low than high."""
         return max(1, self.longest_bytes // BYTES_PER_TOKEN)
+
+    @property
+    def mean_tokens(self) -> float:
+        """A guess at the tokens of a row in the mean, all its answers."""
+        return max(1.0, self.mean_bytes / BYTES_PER_TOKEN)
 
 
 def survey_file(
@@ -66,13 +73,21 @@ def count_rows(path: Path, *, limit_seconds: float) -> Survey:
     DataProblem when the file cannot be read.
     """
     until = time.monotonic() + limit_seconds
-    rows = longest = 0
+    rows = longest = total = 0
     with RowFile(path) as file:
         for text in file:
             if text.data.strip():
                 rows += 1
                 longest = max(longest, len(text.data))
+                total += len(text.data)
             if rows % 1024 == 1023 and time.monotonic() > until:
                 guess = round(rows / file.share_taken)
-                return Survey(num_rows=guess, longest_bytes=longest, is_estimate=True)
-    return Survey(num_rows=rows, longest_bytes=longest, is_estimate=False)
+                return Survey(
+                    num_rows=guess,
+                    longest_bytes=longest,
+                    mean_bytes=total / max(1, rows),
+                    is_estimate=True,
+                )
+    return Survey(
+        num_rows=rows, longest_bytes=longest, mean_bytes=total / max(1, rows), is_estimate=False
+    )

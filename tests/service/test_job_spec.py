@@ -502,6 +502,22 @@ def test_long_count_becomes_an_estimate(tmp_path: Path) -> None:
     assert guess.is_estimate and abs(guess.num_rows - 20_000) < 200
 
 
+def test_one_long_row_does_not_make_every_step_long(model_dir: Path, tmp_path: Path) -> None:
+    """Memory is planned for it, time for the rows as they are on the mean, with a wider range."""
+    rows = [{"text": "four" * (100 if i == 7 else 8)} for i in range(48)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    mean = path.stat().st_size / len(rows) / 4
+    job = resolve(model_dir, path, {"batch_size": 4})
+    assert job.plan["longest_row_tokens"] > 5 * mean
+    found = job.plan["forecast"]
+    assert found["tokens_per_step"] == pytest.approx(4 * mean, rel=0.05)
+    span, known = found["step_seconds"], 2.0  # of a box that was not measured, but for its rows
+    assert span["low"] < span["expected"] / known < known * span["expected"] < span["high"]
+    padded = resolve(model_dir, path, {"batch_size": 4, "packing": "off"}).plan
+    assert padded["forecast"]["tokens_per_step"] == 4 * padded["longest_row_tokens"]
+
+
 @pytest.mark.parametrize("train_on", [None, "last_assistant"])
 def test_preparing_is_told_what_to_train_on(
     model_dir: Path, tmp_path: Path, train_on: str | None
