@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .export_forms import exports_of
     from .fit import fit_microbatch
     from .flops import passed_params
+    from .heap import fix_thresholds
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
@@ -72,6 +73,7 @@ _HOMES = {
     "measure_cpu_optimizer": "host_optimizer",
     "convert_model": "convert",
     "usable_cores": "cores",
+    "fix_thresholds": "heap",
     "JobSize": "account",
     "nearest_fit": "advice",
     "passed_params": "flops",
@@ -194,6 +196,7 @@ __all__ = [
     "compiles_well",
     "exports_of",
     "fit_microbatch",
+    "fix_thresholds",
     "known_rates",
     "load_tokenizer",
     "make_plan",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 
 import torch
 
@@ -15,12 +16,15 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
-from .measure_box import measure_box
+from .measure_box import ROUNDS, measure_box
 from .measure_shape import measure_shape
+from .middle import middle_box, middle_shape
 from .model import ModelSpec
 from .rate_file import read_rates, write_rates
-from .rates import Rates, shape_key
+from .rates import Rates, ShapeRates, shape_key
 from .report import Emit, RunEvent
+
+MOST_SECONDS = {False: 10.0, True: 100.0}  # after which no other round begins
 
 
 def device_name(device: str) -> str:
@@ -45,17 +49,28 @@ def calibrate_compute(
     """
     name = device_name(config.device)
     known = read_rates(volumes, device_name=name)
-    rates = measure_box(config.device, full=full)
-    shape = measure_shape(spec, config, full=full, most_tokens=microbatch_tokens)
+    box, shape = _measure(spec, config, full=full, most_tokens=microbatch_tokens)
     shapes = dict(known.shapes) if known else {}
     rates = replace(
-        rates,
+        box,
         name=name,
         shapes={**shapes, shape_key(spec, config): shape},
         rated_bytes=_ratings(volumes, rated_bytes, known),
     )
     write_rates(volumes, rates, device_name=name)
     return rates
+
+
+def _measure(
+    spec: ModelSpec, config: TrainConfig, *, full: bool, most_tokens: int | None
+) -> tuple[Rates, ShapeRates]:
+    """The middle of some rounds, of as many as there is time for."""
+    ends = monotonic() + MOST_SECONDS[full]
+    boxes, shapes = [], []
+    while not boxes or (len(boxes) < ROUNDS[config.device] and monotonic() < ends):
+        boxes.append(measure_box(config.device, full=full))
+        shapes.append(measure_shape(spec, config, full=full, most_tokens=most_tokens))
+    return middle_box(boxes), middle_shape(shapes)
 
 
 def _ratings(

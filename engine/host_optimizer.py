@@ -22,8 +22,6 @@ from .cores import usable_cores
 from .ranges import RangePool
 from .state import RecordViews, StateViews, split_master, state_bytes
 
-_LEAST_SAMPLES = 5  # of a rate: one that was held up shall not speak for all
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptimizerStats:
@@ -116,13 +114,13 @@ class HostOptimizer:
 
 
 def measure_cpu_optimizer(
-    seconds: float = 0.3, *, num_elements: int = 2**24, aside: bool = False
+    seconds: float = 0.3, *, num_elements: int = 2**24, aside: bool = False, least: int = 5
 ) -> float:
     """Parameters a second that a HostOptimizer updates here, with gradients in bf16; in place or
     `aside`, into a second version.
 
-    Takes about `seconds` and 14 bytes for each of `num_elements`, more than the caches hold; 26
-    aside.
+    The middle one of `least` updates or more: one that was held up shall not speak for all. Takes
+    about `seconds` and 14 bytes for each of `num_elements`, more than the caches hold; 26 aside.
     """
     state = _some_state(num_elements)
     source = _some_state(num_elements) if aside else None
@@ -136,7 +134,7 @@ def measure_cpu_optimizer(
         # The first one touches the memory.
         optimizer.submit(state, grad, 1.0, scalars, source=source).result()
         ends = perf_counter() + seconds
-        while perf_counter() < ends or len(rates) < _LEAST_SAMPLES:
+        while perf_counter() < ends or len(rates) < least:
             before = optimizer.stats.busy_seconds
             optimizer.submit(state, grad, 1.0, scalars, source=source).result()
             rates.append(num_elements / (optimizer.stats.busy_seconds - before))

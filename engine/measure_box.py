@@ -13,14 +13,23 @@ from .rates import Rates, default_rates
 from .stopwatch import Stopwatch, now
 
 MIB = 2**20
+ROUNDS = {"cpu": 5, "cuda": 1}  # in which figures are taken; a GPU is nobody else's
 PART_SECONDS = {False: 0.1, True: 1.0}  # of one figure; the latter in a full calibration
 COPY_BYTES = {"cpu": 128 * MIB, "cuda": 256 * MIB}
 ELEMENTS = 2**24  # more than the caches hold
 
 
+def round_clock(device: str, measured: str | None = None, *, full: bool) -> Stopwatch:
+    """For one figure in one round of a calibration for `device`; times calls there, or on the
+    device that is `measured`."""
+    rounds = ROUNDS[device]
+    least = max(1, 3 // rounds)
+    return Stopwatch(torch.device(measured or device), PART_SECONDS[full] / rounds, least=least)
+
+
 def measure_box(device: str, *, full: bool = False) -> Rates:
-    """Rates that no model's shape has a part in; the others are those of a usual box."""
-    clock = Stopwatch(torch.device(device), PART_SECONDS[full])
+    """One round of the rates that no model's shape has a part in; others are a usual box's."""
+    clock, on_host = round_clock(device, full=full), round_clock(device, "cpu", full=full)
     up, down, both = _copies(clock)
     return replace(
         default_rates(device),
@@ -29,18 +38,20 @@ def measure_box(device: str, *, full: bool = False) -> Rates:
         h2d=up,
         d2h=down,
         both=both,
-        host_memory=_memory_rate(Stopwatch(torch.device("cpu"), PART_SECONDS[full])),
+        host_memory=_memory_rate(on_host),
         device_memory=_memory_rate(clock),
         visit_seconds=measure_visit() if device == "cpu" else 0.0,  # a GPU works on meanwhile
         work={
-            "host_update": _updates(full, aside=False),
-            "host_update_aside": _updates(full, aside=True),
+            "host_update": _updates(on_host, aside=False),
+            "host_update_aside": _updates(on_host, aside=True),
         },
     )
 
 
-def _updates(full: bool, *, aside: bool) -> float:
-    return measure_cpu_optimizer(PART_SECONDS[full], num_elements=ELEMENTS, aside=aside)
+def _updates(clock: Stopwatch, *, aside: bool) -> float:
+    return measure_cpu_optimizer(
+        clock.part_seconds, num_elements=ELEMENTS, aside=aside, least=2 * clock.least - 1
+    )
 
 
 def _copies(clock: Stopwatch) -> tuple[float, float, float | None]:

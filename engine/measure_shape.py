@@ -8,7 +8,7 @@ from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
 from .layer import LayerModule, Weights, param_views
 from .layer_graph import backward, forward_graph
-from .measure_box import PART_SECONDS
+from .measure_box import round_clock
 from .measure_work import measure_work
 from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
@@ -24,9 +24,9 @@ _HEAD_TOKENS = {"cpu": 128, "cuda": 2048}
 def measure_shape(
     spec: ModelSpec, config: TrainConfig, *, full: bool = False, most_tokens: int | None = None
 ) -> ShapeRates:
-    """Operations a second of a layer, forward and backward, and of the head."""
+    """Operations a second of a layer, forward and backward, and of the head, of one round."""
     device = torch.device(config.device)
-    clock = Stopwatch(device, PART_SECONDS[full])
+    clock = round_clock(config.device, full=full)
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     module = LayerModule(spec, device=device, dtype=dtype, compile=config.compile)
     layers: list[LayerRate] = []

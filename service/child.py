@@ -128,11 +128,20 @@ class Child:
 # glibc keeps freed memory in arenas of its threads and raises its mmap threshold by itself. Fixed
 # thresholds cost an eighth of the speed in page faults, but keep 100 MB less resident: without
 # them the demo's worker came within its budget's last half per cent (LOG.md).
+MALLOC_THRESHOLD_BYTES, MALLOC_ARENAS = 1 << 20, 2
 WORKER_ENVIRONMENT = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+    "MALLOC_ARENA_MAX": str(MALLOC_ARENAS),
+    "MALLOC_MMAP_THRESHOLD_": str(MALLOC_THRESHOLD_BYTES),
+    "MALLOC_TRIM_THRESHOLD_": str(MALLOC_THRESHOLD_BYTES),
 }
+
+
+def become_like_a_worker() -> None:
+    """Take memory as a worker does, in a process that trains or measures in the foreground: its
+    speed and its resident memory are then those of a job of the daemon."""
+    from headrace.engine import fix_thresholds
+
+    fix_thresholds(MALLOC_THRESHOLD_BYTES, num_arenas=MALLOC_ARENAS)
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

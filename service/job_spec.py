@@ -93,10 +93,9 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
     name = sources.training_name or sources.training_file.name
     survey = look(sources.training_file, param="training_file", name=name)
     longest = survey.longest_tokens
-    if sources.validation_file:
-        name = sources.validation_name or sources.validation_file.name
-        other = look(sources.validation_file, param="validation_file", name=name)
-        longest = max(longest, other.longest_tokens)
+    if other := sources.validation_file:
+        seen = look(other, param="validation_file", name=sources.validation_name or other.name)
+        longest = max(longest, seen.longest_tokens)
     asked = settings_of(body)
     check_asked(asked, kind, spec, has_validation=sources.validation_file is not None)
     check_export(body, asked)
@@ -225,16 +224,11 @@ def estimate_plan(
     mean_row_tokens: float,
     num_steps: int,
 ) -> dict[str, Any]:
-    """The plan for rows of these lengths: memory by the longest, times by the mean one where rows
-    are packed. ApiError when it cannot fit: the numbers, and what does."""
+    """Memory for the longest row, times of the mean one. ApiError when it cannot fit: what does."""
     try:
         config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
-        packed = config.packing == "on"  # else a row is padded to those beside it
-        job = JobSize(
-            num_steps=num_steps,
-            row_tokens=mean_row_tokens if packed else None,
-            rows_are_estimate=True,
-        )
+        mean = mean_row_tokens if config.packing == "on" else None  # else padded to the longest
+        job = JobSize(num_steps=num_steps, row_tokens=mean, rows_are_estimate=True)
         spec = method_spec(spec, config)
         box = site.box()
         fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)

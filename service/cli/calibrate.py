@@ -100,8 +100,10 @@ def _measure_compute(
     )
     from headrace.storage import VolumeConfig
 
+    from ..child import become_like_a_worker
     from ..site import Site
 
+    become_like_a_worker()
     where = Site.of(settings).device
     try:
         spec = read_model_spec(model) if model else shape_spec(shape or _USUAL_SHAPE[where])

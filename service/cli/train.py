@@ -47,8 +47,10 @@ def train(
     The files that the job names are local ones. Ctrl-C finishes the step in hand and commits; a
     second one ends at once.
     """
+    from ..child import become_like_a_worker
     from ..foreground import train_foreground
 
+    become_like_a_worker()
     here = load_settings(
         config,
         data_dir=data_dir,

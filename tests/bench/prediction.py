@@ -24,12 +24,13 @@ from typing import Any
 import torch
 
 from bench.prediction_cases import CASES, MB, Case, configure, contenders, with_budgets
-from headrace.engine import bench_step, calibrate_compute, usable_cores
+from headrace.engine import bench_step, calibrate_compute, fix_thresholds, usable_cores
 from headrace.storage import VolumeConfig, calibrate_volume
 
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
 STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
+MALLOC_THRESHOLD_BYTES, MALLOC_ARENAS = 2**20, 2  # as service/child.py sets them for the worker
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
 TRIES = 3
 FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # on a CPU with auto's own budgets
@@ -172,12 +173,15 @@ def same_run(plan: Row, ways: list[str]) -> str:
     return json.dumps([[plan[name] for name in names], ways])
 
 
-def run_all(bench: Bench, cases: list[Case], only: list[str] | None, minutes: float) -> list[Row]:
-    """Every run once, then those that were on an unsteady box again while there is time."""
+def run_all(
+    bench: Bench, cases: list[Case], only: list[str] | None, minutes: float, repeats: int
+) -> list[Row]:
+    """Every run `repeats` times, then those that were on an unsteady box again while there is
+    time."""
     end = monotonic() + 60 * minutes
     rows: list[Row] = []
     for case in cases:
-        for name in only or bench.names(case):
+        for name in (only or bench.names(case)) * repeats:
             rows.append(bench.run(case, name))
             print(line(rows[-1]), file=sys.stderr, flush=True)
     by_name = {case.name: case for case in cases}
@@ -216,7 +220,21 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
     }  # fmt: skip
     promised = bool(errors) and median(errors) <= MEDIAN_ERROR and errors[-1] <= WORST_ERROR
     holds = promised and all(one["holds"] for one in cases.values())
-    return {**found, "holds": holds, "runs": rows}
+    return {**found, "repeated": repeated(ran), "holds": holds, "runs": rows}
+
+
+def repeated(ran: list[Row]) -> dict[str, Row]:
+    """Of runs that were made several times: the medians of their steps, and how far the largest is
+    above the smallest."""
+    times: dict[str, list[float]] = {}
+    for row in ran:
+        name = f"{row['case']}: {row['strategy']}"
+        times.setdefault(name, []).append(row["measured_seconds"])
+    return {
+        name: {"measured_seconds": found, "apart": max(found) / min(found) - 1}
+        for name, found in times.items()
+        if len(found) > 1
+    }
 
 
 def verdict(case: str, rows: list[Row], device: str) -> Row:
@@ -286,6 +304,9 @@ def say(found: dict[str, Any]) -> Iterator[str]:
             parts.append(f"auto {100 * one['auto_behind_the_best']:.1f} % behind the best")
         parts.append("memory as planned" if one["memory_as_planned"] else "MEMORY NOT AS PLANNED")
         yield ", ".join(parts)
+    for name, one in found["repeated"].items():
+        count = len(one["measured_seconds"])
+        yield f"{name}, {count} times the same run: medians {100 * one['apart']:.0f} % apart"
     if found["num_runs"]:
         yield (
             f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_unsteady']} on "
@@ -305,19 +326,28 @@ def main() -> None:
     parser.add_argument("--strategy", action="append", help="only these; all unless given")
     parser.add_argument("--minutes", type=float, help="in which unsteady runs are made again")
     parser.add_argument("--json", type=Path, help="the result's file, in place of the dated one")
+    parser.add_argument(
+        "--after",
+        type=Path,
+        help="a result whose runs are taken up, to make the whole in several parts",
+    )
     options = parser.parse_args()
     cases = [
         case
         for case in CASES[options.device]
         if not options.case or any(case.name.startswith(name) for name in options.case)
     ]
+    fix_thresholds(MALLOC_THRESHOLD_BYTES, num_arenas=MALLOC_ARENAS)
     if options.device == "cpu":  # one core is left to the threads that move records
         torch.set_num_threads(max(1, usable_cores() - 1))
     minutes = options.minutes or MINUTES[options.device]
     date = datetime.now(UTC).date().isoformat()
     with tempfile.TemporaryDirectory(dir=options.volume, prefix="prediction-") as scratch:
         bench = Bench(options.device, Path(scratch), options.steps)
-        found = report(run_all(bench, cases, options.strategy, minutes), options.device)
+        rows = run_all(bench, cases, options.strategy, minutes, options.repeats)
+    if options.after:
+        rows = [*json.loads(options.after.read_text())["runs"], *rows]
+    found = report(rows, options.device)
     path = options.json or RESULTS / f"{date}-prediction-{options.device}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(*say(found), f"written to {path}", sep="\n")

@@ -12,6 +12,7 @@ from headrace.engine import (
     JobSize,
     RunEvent,
     TrainConfig,
+    calibration,
     known_rates,
     make_plan,
     measure_box,
@@ -30,8 +31,7 @@ CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest measurement that is one."""
-    for module in (measure_box, measure_shape):
-        monkeypatch.setattr(module, "PART_SECONDS", {False: 0.0, True: 0.0})
+    monkeypatch.setattr(measure_box, "PART_SECONDS", {False: 0.0, True: 0.0})
     monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
     monkeypatch.setattr(measure_box, "COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
     monkeypatch.setattr(measure_box, "ELEMENTS", 2**14)
@@ -58,6 +58,18 @@ def test_what_is_measured_is_found_again_by_shape(volume: VolumeConfig) -> None:
         "host_update",
         "host_update_aside",
     }
+
+
+def test_a_slow_second_of_the_box_is_one_round_and_changes_nothing(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([2e9, 6e9, 5e9, 4e9, 1e9])
+    measured = replace(default_rates("cpu"), origin="measured")
+    monkeypatch.setattr(
+        calibration, "measure_box", lambda *_, **__: replace(measured, h2d=next(rounds))
+    )
+    assert calibrate_compute(SPEC, CONFIG, [volume]).h2d == 4e9
+    assert next(rounds, None) is None
 
 
 def test_a_shape_that_was_not_measured_goes_by_another_and_is_no_measurement(

@@ -1,0 +1,44 @@
+"""Figures taken in rounds: the middle one of each counts."""
+
+from dataclasses import replace
+
+from headrace.engine.middle import middle_box, middle_shape
+from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates
+
+
+def slowed(rates: Rates, factor: float) -> Rates:
+    """The same box while something else takes its time."""
+    return replace(
+        rates,
+        h2d=rates.h2d / factor,
+        d2h=rates.d2h / factor,
+        host_memory=rates.host_memory / factor,
+        device_memory=rates.device_memory / factor,
+        visit_seconds=rates.visit_seconds * factor,
+        work={work: rate / factor for work, rate in rates.work.items()},
+    )
+
+
+def shape(factor: float, *tokens: int) -> ShapeRates:
+    layers = [LayerRate(tokens=n, forward_flops=n * factor, backward_flops=n * factor / 2)
+              for n in tokens]  # fmt: skip
+    return ShapeRates(
+        measured_at="now", layers=tuple(layers), head_flops=factor, work={"join": factor}
+    )
+
+
+def test_two_rounds_of_five_that_were_disturbed_change_nothing() -> None:
+    box = replace(default_rates("cpu"), origin="measured", visit_seconds=1e-4)
+    assert middle_box([slowed(box, 3), box, slowed(box, 1.4), box, box]) == box
+    assert middle_shape([shape(one, 64, 256) for one in (8, 8, 3, 8, 2)]) == shape(8, 64, 256)
+
+
+def test_both_directions_at_once_stay_unknown_where_no_round_has_them() -> None:
+    box = default_rates("cpu")
+    assert middle_box([box, box]).both is None
+    assert middle_box([replace(box, both=2e9), replace(box, both=4e9)]).both == 3e9
+
+
+def test_a_size_that_a_slow_round_did_not_come_to_is_left_out() -> None:
+    found = middle_shape([shape(8, 64, 256), shape(2, 64), shape(8, 64, 256)])
+    assert [(one.tokens, one.forward_flops) for one in found.layers] == [(64, 512)]
