@@ -66,7 +66,8 @@ def _measure(
 ) -> tuple[Rates, ShapeRates]:
     """The middle of some rounds, of as many as there is time for."""
     ends = monotonic() + MOST_SECONDS[full]
-    boxes, shapes = [], []
+    boxes: list[Rates] = []
+    shapes: list[ShapeRates] = []
     while not boxes or (len(boxes) < ROUNDS[config.device] and monotonic() < ends):
         boxes.append(measure_box(config.device, full=full))
         shapes.append(measure_shape(spec, config, full=full, most_tokens=most_tokens))

@@ -327,6 +327,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="in which unsteady runs are made again")
     parser.add_argument("--json", type=Path, help="the result's file, in place of the dated one")
     parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="of every run: how far the medians of one run are apart says what no prediction can "
+        "come below",
+    )
+    parser.add_argument(
         "--after",
         type=Path,
         help="a result whose runs are taken up, to make the whole in several parts",
