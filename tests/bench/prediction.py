@@ -30,6 +30,7 @@ from headrace.storage import VolumeConfig, calibrate_volume
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
 STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
+MOVED = 0.10  # of the probe: from here on compute is measured again
 MALLOC_THRESHOLD_BYTES, MALLOC_ARENAS = 2**20, 2  # as service/child.py sets them for the worker
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
 TRIES = 3
@@ -105,7 +106,7 @@ class Bench:
     def _calibrate(self, case: Case, probed: float) -> float:
         """The probe at the last calibration, which is now when the box has changed since."""
         before = self._calibrated.get(case.name)
-        if before is None or abs(probed / before - 1) > STEADY / 2:
+        if before is None or abs(probed / before - 1) > MOVED:
             tokens = case.rows * case.tokens // case.microbatches
             config = configure(case, "auto", self._device)
             volume = self.volume(case)
@@ -174,14 +175,23 @@ def same_run(plan: Row, ways: list[str]) -> str:
 
 
 def run_all(
-    bench: Bench, cases: list[Case], only: list[str] | None, minutes: float, repeats: int
+    bench: Bench,
+    cases: list[Case],
+    only: list[str] | None,
+    *,
+    minutes: float,
+    repeats: int,
+    before: list[Row],
 ) -> list[Row]:
-    """Every run `repeats` times, then those that were on an unsteady box again while there is
-    time."""
+    """Every run `repeats` times but for those `before`, as far as there is time; then those that
+    were on an unsteady box again, likewise."""
     end = monotonic() + 60 * minutes
-    rows: list[Row] = []
+    rows = list(before)
+    known = {(row["case"], row["strategy"]) for row in before}
     for case in cases:
         for name in (only or bench.names(case)) * repeats:
+            if (case.name, name) in known or monotonic() > end:
+                continue
             rows.append(bench.run(case, name))
             print(line(rows[-1]), file=sys.stderr, flush=True)
     by_name = {case.name: case for case in cases}
@@ -324,7 +334,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="timed steps a run, after one; 5 unless given")
     parser.add_argument("--case", action="append", help="only those whose name begins like this")
     parser.add_argument("--strategy", action="append", help="only these; all unless given")
-    parser.add_argument("--minutes", type=float, help="in which unsteady runs are made again")
+    parser.add_argument("--minutes", type=float, help="after which no run begins")
     parser.add_argument("--json", type=Path, help="the result's file, in place of the dated one")
     parser.add_argument(
         "--repeats",
@@ -351,9 +361,14 @@ def main() -> None:
     date = datetime.now(UTC).date().isoformat()
     with tempfile.TemporaryDirectory(dir=options.volume, prefix="prediction-") as scratch:
         bench = Bench(options.device, Path(scratch), options.steps)
-        rows = run_all(bench, cases, options.strategy, minutes, options.repeats)
-    if options.after:
-        rows = [*json.loads(options.after.read_text())["runs"], *rows]
+        rows = run_all(
+            bench,
+            cases,
+            options.strategy,
+            minutes=minutes,
+            repeats=options.repeats,
+            before=json.loads(options.after.read_text())["runs"] if options.after else [],
+        )
     found = report(rows, options.device)
     path = options.json or RESULTS / f"{date}-prediction-{options.device}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
