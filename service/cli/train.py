@@ -1,9 +1,9 @@
 """`headrace train`: one job in the foreground, the same code, no daemon."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,10 +60,7 @@ def train(
         device_bytes=device_bytes,
         host_bytes=host_bytes,
     )
-    instead = {"state_format": state_format, "strategy": strategy}
-    body = read_job_file(job_file)
-    body |= {name: value for name, value in instead.items() if value is not None}
-    apply_settings(body, settings or [], method=None)
+    body = _asked(job_file, {"state_format": state_format, "strategy": strategy}, settings or [])
     progress = Progress(job_id=job_file.stem, status="running")
     bar = None if as_json else Bar(progress, console())
     shown: AbstractContextManager[object] = bar or nullcontext()
@@ -87,6 +84,14 @@ def train(
         where = result.export_dir or done.job_dir
         console().print(f"{result.outcome} at step {result.step}: {where}", markup=False)
     raise typer.Exit(Exit.OK if result.outcome == "succeeded" else Exit.UNFINISHED)
+
+
+def _asked(job_file: Path, instead: Mapping[str, str | None], settings: list[str]) -> dict[str, Any]:
+    """What the job's file asks for, with what was given in its place."""
+    body = read_job_file(job_file)
+    body |= {name: value for name, value in instead.items() if value is not None}
+    apply_settings(body, settings, method=None)
+    return body
 
 
 def _failures() -> tuple[type[Exception], ...]:
