@@ -86,7 +86,9 @@ def train(
     raise typer.Exit(Exit.OK if result.outcome == "succeeded" else Exit.UNFINISHED)
 
 
-def _asked(job_file: Path, instead: Mapping[str, str | None], settings: list[str]) -> dict[str, Any]:
+def _asked(
+    job_file: Path, instead: Mapping[str, str | None], settings: list[str]
+) -> dict[str, Any]:
     """What the job's file asks for, with what was given in its place."""
     body = read_job_file(job_file)
     body |= {name: value for name, value in instead.items() if value is not None}
