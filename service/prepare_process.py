@@ -33,8 +33,11 @@ def run(job_dir: Path, prepare: Callable[[PrepareRequest, Emit], TrainConfig]) -
             config = prepare(request, events.append)
         except Refused as refusal:
             log.info("refused: %s", refusal)
-            data = refusal.report.to_dict() if refusal.report else {}
-            events.append(RunEvent(type="message", level="error", message=str(refusal), data=data))
+            if refusal.report:  # the refusal itself is told by the job's move, once
+                message = f"{refusal.param}: the report on its rows"
+                events.append(
+                    RunEvent(type="message", message=message, data=refusal.report.to_dict())
+                )
             error = {"code": refusal.code, "message": str(refusal), "param": refusal.param}
             write_json(job_dir / "refusal.json", error)
             return 0

@@ -101,13 +101,16 @@ class Tail:
         self._last = event
         if event.type == "checkpoint":
             self._take_checkpoint(event)  # before the event: harmless when done twice
+        level, message = event.level, event.message
+        if _is_failure(event):  # the move that follows tells it, to everyone and once
+            level, message = "info", "the run ended with an error"
         phase = event.message if event.type == "phase" else None
         shown = self._shown.get(event.type)
         added = self._journal.add_event(
             self._job_id,
             type=event.type,
-            level=cast(Level, event.level),
-            message=event.message,
+            level=cast(Level, level),
+            message=message,
             step=event.step,
             data=self._public_data(event),
             worker_seq=event.seq,
@@ -226,6 +229,10 @@ def _shown_of_eval(event: LoggedEvent) -> dict[str, Any]:
     }
     loss, accuracy = (event.data.get(name) for name in ("eval_loss", "eval_token_accuracy"))
     return {"valid_loss": loss, "valid_mean_token_accuracy": accuracy, **rewards}
+
+
+def _is_failure(event: LoggedEvent) -> bool:
+    return event.type == "result" and event.data.get("outcome") == "failed"
 
 
 def failure(event: LoggedEvent) -> dict[str, Any]:

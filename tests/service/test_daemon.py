@@ -218,6 +218,31 @@ def test_death_of_prepare_fails_its_job_only(tmp_path: Path) -> None:
     use(make_daemon(tmp_path, script={"prepare": "kill"}), body)
 
 
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ({"do": {"3": "fail"}}, "the script wants a failure"),
+        ({"do": {"3": "kill_always"}}, "died 3 times without progress"),
+        ({"prepare": "refuse"}, "line 7: no assistant turn"),
+        ({"prepare": "kill"}, "SIGKILL"),
+    ],
+)
+def test_a_failure_is_told_once_however_it_came(
+    tmp_path: Path, script: dict[str, Any], cause: str
+) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        done = await until_status(daemon, job_id, "succeeded", "failed")
+        assert done.error and cause in done.error["message"]
+        events = daemon.journal.events_since(job_id, 0)
+        (told,) = [event for event in events if event.level == "error"]
+        assert told.type == "status" and cause in told.message
+        repeated = [event for event in events if done.error["message"] in event.message]
+        assert repeated == [told]
+
+    use(make_daemon(tmp_path, script=script), body)
+
+
 @pytest.mark.parametrize("status", ["queued", "validating_files"])
 def test_cancel_ends_a_job_that_is_being_prepared(tmp_path: Path, status: str) -> None:
     async def body(daemon: Daemon) -> None:
@@ -291,6 +316,7 @@ def test_stop_finishes_the_step_and_the_next_start_resumes(tmp_path: Path) -> No
 SERVE = """
 import asyncio, json, sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, sys.argv[2])
 from real_daemon import add_job, make_daemon
 

@@ -184,7 +184,8 @@ def test_child_leaves_the_reason_when_it_refuses(model_dir: Path, tmp_path: Path
     assert refusal and refusal["param"] == "training_file" and "line 4" in refusal["message"]
     assert not (job_dir / "prepared.json").exists()
     last = EventReader(job_dir / "events.jsonl").read()[-1]
-    assert last.level == "error" and last.data["bad_rows"] == 1
+    assert last.level == "info" and last.data["bad_rows"] == 1  # the job's move tells the error
+    assert last.message.startswith("training_file: ")
 
 
 def scripted(job_dir: Path, **script: Any) -> Path:
