@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
-from .errors import ExportMismatch, NotFinite, SettingsChanged, StateLost
+from .errors import BadSetting, ExportMismatch, NotFinite, SettingsChanged, StateLost
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
@@ -135,6 +135,7 @@ _HOMES = {
 
 __all__ = [
     "BadBoxFile",
+    "BadSetting",
     "Box",
     "COLUMN_KEYS",
     "CannotFit",

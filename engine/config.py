@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from math import inf
 from typing import Any, Literal, Self, get_args, get_origin
 
+from .errors import BadSetting
+
 Device = Literal["cpu", "cuda"]
 ComputeDtype = Literal["float32", "bfloat16"]
 ClipMode = Literal["exact", "lagged", "per_layer", "none"]
@@ -128,76 +130,76 @@ class TrainConfig:
             value = getattr(self, field.name)
             if choices and value not in choices:
                 wanted = ", ".join(map(str, choices))
-                raise ValueError(f"{field.name} is {value!r}; wanted one of {wanted}")
+                raise BadSetting(f"{field.name} is {value!r}; wanted one of {wanted}")
         for name in ("batch_rows", "microbatch_rows", "num_epochs", "loss_chunk_tokens",
                      "commit_every_steps"):  # fmt: skip
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; wanted at least 1")
+                raise BadSetting(f"{name} is {getattr(self, name)}; wanted at least 1")
         for name in ("keep_commits", "keep_best", "early_stop_delta"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; wanted 0 or more")
+                raise BadSetting(f"{name} is {getattr(self, name)}; wanted 0 or more")
         for name in ("commit_every_minutes", "checkpoint_every_minutes"):
             minutes = getattr(self, name)
             if minutes is not None and not minutes > 0:
-                raise ValueError(f"{name} is {minutes}; wanted more than 0, or nothing")
+                raise BadSetting(f"{name} is {minutes}; wanted more than 0, or nothing")
         for name in ("max_steps", "eval_every_steps", "checkpoint_every_steps", "num_slots",
                      "max_bytes_written", "early_stop_evals", "microbatch_tokens"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; wanted at least 1, or nothing")
+                raise BadSetting(f"{name} is {value}; wanted at least 1, or nothing")
         self._check_optimizer_share()
         self._check_samples()
         if self.packing == "off" and self.microbatch_tokens is not None:
-            raise ValueError("microbatch_tokens is for packed rows, but packing is off")
+            raise BadSetting("microbatch_tokens is for packed rows, but packing is off")
         if self.max_wear_share is not None and not self.max_wear_share > 0:
-            raise ValueError(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
+            raise BadSetting(f"max_wear_share is {self.max_wear_share}; wanted a share above 0")
         self._check_method()
         if self.router_aux_loss_coef is not None and not 0 <= self.router_aux_loss_coef < inf:
-            raise ValueError(
+            raise BadSetting(
                 f"router_aux_loss_coef is {self.router_aux_loss_coef}; wanted 0 (for none) or more"
             )
         if not 0 < self.learning_rate < 10:
-            raise ValueError(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
+            raise BadSetting(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
         if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; wanted a number above 0")
+            raise BadSetting(f"max_grad_norm is {self.max_grad_norm}; wanted a number above 0")
         if not 0 <= self.warmup_ratio <= 1:
-            raise ValueError(f"warmup_ratio is {self.warmup_ratio}; wanted 0 to 1")
+            raise BadSetting(f"warmup_ratio is {self.warmup_ratio}; wanted 0 to 1")
         if not 0 <= self.weight_decay < 1:
-            raise ValueError(f"weight_decay is {self.weight_decay}; wanted 0 <= decay < 1")
+            raise BadSetting(f"weight_decay is {self.weight_decay}; wanted 0 <= decay < 1")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
-            raise ValueError("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
+            raise BadSetting("wanted 0 <= beta1 < 1, 0 <= beta2 < 1 and eps > 0")
 
     def _check_method(self) -> None:
         if not 0 < self.dpo_beta <= 100:
-            raise ValueError(f"dpo_beta is {self.dpo_beta}; wanted 0 < beta <= 100")
+            raise BadSetting(f"dpo_beta is {self.dpo_beta}; wanted 0 < beta <= 100")
         if not 0 <= self.dpo_label_smoothing < 0.5:
             smoothing = self.dpo_label_smoothing
-            raise ValueError(f"dpo_label_smoothing is {smoothing}; wanted 0 to less than 0.5")
+            raise BadSetting(f"dpo_label_smoothing is {smoothing}; wanted 0 to less than 0.5")
         if self.frozen_format != "auto" and self.method == "full" and not self.freeze:
-            raise ValueError(f"frozen_format is {self.frozen_format!r}, and nothing is frozen")
+            raise BadSetting(f"frozen_format is {self.frozen_format!r}, and nothing is frozen")
         if self.method == "lora" and self.freeze:
-            raise ValueError("freeze is set, and method lora freezes the whole model already")
+            raise BadSetting("freeze is set, and method lora freezes the whole model already")
         if self.lora_rank < 1 or not self.lora_alpha > 0 or not all(self.lora_targets):
-            raise ValueError(
+            raise BadSetting(
                 f"wanted lora_rank of at least 1 (now {self.lora_rank}), lora_alpha above 0 "
                 f"(now {self.lora_alpha}) and lora_targets that are not empty"
             )
         if not self.lora_targets:
-            raise ValueError("lora_targets is empty; wanted all-linear, or names of projections")
+            raise BadSetting("lora_targets is empty; wanted all-linear, or names of projections")
 
     def _check_samples(self) -> None:
         if not 0 <= self.sample_rows <= MAX_SAMPLES or len(self.sample_prompts) > MAX_SAMPLES:
-            raise ValueError(
+            raise BadSetting(
                 f"{len(self.sample_prompts)} sample_prompts and sample_rows {self.sample_rows}; "
                 f"wanted at most {MAX_SAMPLES} of each"
             )
         if self.sample_tokens < 1 or self.sample_prompt_tokens < 1:
-            raise ValueError(
+            raise BadSetting(
                 f"sample_tokens is {self.sample_tokens} and sample_prompt_tokens "
                 f"{self.sample_prompt_tokens}; wanted at least 1"
             )
         if not 0 <= self.sample_temperature < 100:
-            raise ValueError(
+            raise BadSetting(
                 f"sample_temperature is {self.sample_temperature}; wanted 0 (the likeliest token) "
                 "up to 100"
             )
@@ -212,9 +214,9 @@ class TrainConfig:
         if share is None:
             return
         if not 0 <= share <= 1:
-            raise ValueError(f"optimizer_host_share is {share}; wanted 0 to 1, or nothing")
+            raise BadSetting(f"optimizer_host_share is {share}; wanted 0 to 1, or nothing")
         if self.optimizer_device != "auto":
-            raise ValueError(
+            raise BadSetting(
                 f"optimizer_host_share is {share}, but optimizer_device is "
                 f"{self.optimizer_device!r}; a share goes with auto alone"
             )
@@ -234,10 +236,10 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote. ValueError for an unknown field or a bad value."""
+        """Read what `to_dict` wrote. BadSetting for an unknown field or a bad value."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
-            raise ValueError(f"unknown settings: {', '.join(unknown)}")
+            raise BadSetting(f"unknown settings: {', '.join(unknown)}")
         given: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }

@@ -1,6 +1,17 @@
 """Why a run ends without a result, besides what storage and planning raise."""
 
 
+class BadSetting(ValueError):
+    """A setting that a run cannot have, told to the person who gave it.
+
+    `setting` is its field of TrainConfig, where it is one alone.
+    """
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
 class NotFinite(RuntimeError):
     """Two steps in a row had a gradient that is not finite; the weights are those before them."""
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .errors import BadSetting
 from .model import EXPERTS, LAYERS, ROUTER, Lora, ModelSpec, RecordLayout
-from .model_files import ModelError
 
 ALL_LINEAR = "all-linear"
 DOWN, UP = "lora_A.weight", "lora_B.weight"  # A and B, by peft's names
@@ -62,26 +62,26 @@ def adapter_tensors(lora: Lora, layer: RecordLayout) -> list[tuple[str, Shape]]:
 
 
 def check_targets(lora: Lora, layers: Sequence[RecordLayout]) -> None:
-    """ModelError when a target is no valid expression, or one of them chooses nothing."""
+    """BadSetting when a target is no valid expression, or one of them chooses nothing."""
     modules = [module for layer in layers for module in projections(layer)]
     if len(lora.targets) > 1 and ALL_LINEAR in lora.targets:
-        raise ModelError(f"target modules of adapters: {ALL_LINEAR!r} stands alone, or not at all")
+        raise _bad(f"{ALL_LINEAR!r} stands alone, or not at all")
     for target in lora.targets:
         one = replace(lora, targets=(target,))
         try:
             found = any(chooses(one, module) for module in modules)
         except re.error as e:
-            raise ModelError(f"target modules of adapters: {target!r} is no expression: {e}") from e
+            raise _bad(f"{target!r} is no expression: {e}") from e
         if not found:
             known = sorted({module.rsplit(".", 1)[-1] for module in modules})
-            raise ModelError(
-                f"target modules of adapters: {target!r} is the name of no projection of this "
+            raise _bad(
+                f"{target!r} is the name of no projection of this "
                 f"model; wanted {ALL_LINEAR}, a regular expression, or some of {', '.join(known)}"
             )
 
 
 def check_loadable(lora: Lora, spec: ModelSpec) -> None:
-    """ModelError for adapters of a mixture that peft cannot load apart from the model.
+    """BadSetting for adapters of a mixture that peft cannot load apart from the model.
 
     transformers keeps a layer's experts in two tensors, gate with up and down, and peft goes by
     last parts of names: it adapts all experts of all layers, gate and up together, and takes the
@@ -102,10 +102,14 @@ def check_loadable(lora: Lora, spec: ModelSpec) -> None:
         why = "where experts are adapted, so is every projection of the same name"
     else:
         return
-    raise ModelError(
-        f"target modules of adapters: peft could not load these: {why}; name others (such as "
+    raise _bad(
+        f"peft could not load these: {why}; name others (such as "
         f"q_proj, k_proj, v_proj and o_proj), or have the merged model exported"
     )
+
+
+def _bad(why: str) -> BadSetting:
+    return BadSetting(f"target modules of adapters: {why}", setting="lora_targets")
 
 
 def _last(module: str) -> str:

@@ -5,15 +5,15 @@ from fnmatch import fnmatchcase
 
 from .config import TrainConfig
 from .decoder import pack
+from .errors import BadSetting
 from .lora import adapter_tensors, check_loadable, check_targets
 from .model import BaseFormat, Lora, ModelSpec, ParamSpec, RecordLayout
-from .model_files import ModelError
 
 
 def method_spec(spec: ModelSpec, config: TrainConfig) -> ModelSpec:
     """The spec of a model as read, with what the run's method freezes and what it adds.
 
-    Frozen records hold weights alone. Raises ModelError for a setting that is in vain, and when
+    Frozen records hold weights alone. Raises BadSetting for a setting that is in vain, and when
     nothing would be trained.
     """
     spec = _with_balance(spec, config.router_aux_loss_coef)
@@ -30,9 +30,10 @@ def _with_balance(spec: ModelSpec, coefficient: float | None) -> ModelSpec:
     if spec.experts is None:
         if coefficient == 0:
             return spec
-        raise ModelError(
+        raise BadSetting(
             f"router_aux_loss_coef is {coefficient}, and a model of family {spec.family} has no "
-            f"experts to balance: leave it out"
+            f"experts to balance: leave it out",
+            setting="router_aux_loss_coef",
         )
     return replace(spec, experts=replace(spec.experts, balance=coefficient))
 
@@ -89,9 +90,10 @@ def _frozen(spec: ModelSpec, base: BaseFormat, patterns: tuple[str, ...]) -> Mod
     names = [param.name for record in spec.records for param in record.params]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ModelError(
+            raise BadSetting(
                 f"freeze: {pattern!r} is the name of no parameter; names are such as "
-                f"{names[0]} or {names[-1]}, and * stands for any part of one"
+                f"{names[0]} or {names[-1]}, and * stands for any part of one",
+                setting="freeze",
             )
     records: list[RecordLayout] = []
     beside: list[RecordLayout] = []
@@ -112,5 +114,6 @@ def _frozen(spec: ModelSpec, base: BaseFormat, patterns: tuple[str, ...]) -> Mod
             beside.append(_beside(record, "trained", trained, trained_elements))
     found = replace(spec, records=(*records, *beside))
     if not found.trained:
-        raise ModelError(f"freeze: {', '.join(patterns)} leaves nothing to train")
+        message = f"freeze: {', '.join(patterns)} leaves nothing to train"
+        raise BadSetting(message, setting="freeze")
     return found

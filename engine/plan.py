@@ -29,7 +29,14 @@ from .ways import choose_way, planned_way
 
 
 class CannotFit(ValueError):
-    """The run needs more of a tier than it was given; the message has the numbers."""
+    """The run needs more of a tier than it was given; the message has the numbers.
+
+    `setting` is the field of TrainConfig that bounds it, None for the volumes' room.
+    """
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,14 +217,16 @@ def _check_memory(plan: Plan, device_limit: int, host_limit: int, sizes: Sizes) 
             f"{run} needs {plan.total_device_bytes * mib:.0f} MiB on the device "
             f"({_largest(plan.device_bytes)}), {device_limit * mib:.0f} MiB given; "
             f"lower {_microbatch(sizes.config)}, batch_rows (now "
-            f"{sizes.config.batch_rows}) or the length of the rows, or raise device_bytes"
+            f"{sizes.config.batch_rows}) or the length of the rows, or raise device_bytes",
+            setting="device_bytes",
         )
     if plan.total_host_bytes > host_limit:
         raise CannotFit(
             f"{run} needs {plan.total_host_bytes * mib:.0f} MiB of host memory "
             f"({_largest(plan.host_bytes)}), {host_limit * mib:.0f} MiB given; raise host_bytes"
             + (", or choose clip_mode per_layer or none, which keep no gradients"
-               if plan.keep_grads and _may_drop_grads(plan, sizes) else "")
+               if plan.keep_grads and _may_drop_grads(plan, sizes) else ""),
+            setting="host_bytes",
         )  # fmt: skip
 
 
@@ -240,14 +249,16 @@ def _check_wear(wear: Wear, config: TrainConfig) -> None:
     if wear.share is None:
         raise CannotFit(
             f"max_wear_share is {limit:g}, but the rated life of the drives is not known, so it "
-            f"cannot be kept; leave it out and bound the bytes with max_bytes_written instead"
+            f"cannot be kept; leave it out and bound the bytes with max_bytes_written instead",
+            setting="max_wear_share",
         )
     if wear.share > limit:
         raise CannotFit(
             f"the job would write {wear.job_bytes / 1e12:.3g} TB, {100 * wear.share:.3g} % of the "
             f"{(wear.rated_bytes or 0) / 1e12:.4g} TB that the drives are rated for, "
             f"{100 * limit:.3g} % allowed; give it more tokens a step (batch_rows), fewer steps, "
-            f"more host_bytes, or raise max_wear_share"
+            f"more host_bytes, or raise max_wear_share",
+            setting="max_wear_share",
         )
 
 

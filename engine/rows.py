@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .config import Objective
+from .errors import BadSetting
 from .messages import read_messages
 from .other_formats import read_alpaca, read_prompt_completion, read_sharegpt, read_text
 from .preferences import PREFERENCES, read_preference
@@ -32,13 +33,13 @@ COLUMN_KEYS = OPTIONAL_KEYS.union({"chosen", "rejected"}, *(keys for keys, _ in 
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
-    """ValueError unless the keys are those of formats, and no column is meant twice."""
+    """BadSetting unless the keys are those of formats, and no column is meant twice."""
     for key in columns:
         if key not in COLUMN_KEYS:
             wanted = ", ".join(sorted(COLUMN_KEYS))
-            raise ValueError(f"columns has {key!r}, which is no key of a format; wanted {wanted}")
+            raise BadSetting(f"columns has {key!r}, which is no key of a format; wanted {wanted}")
     if len(set(columns.values())) < len(columns):
-        raise ValueError("columns names one column for two keys; give each its own")
+        raise BadSetting("columns names one column for two keys; give each its own")
 
 
 def rename(row: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 
 from . import tables
 from .database import Database, without_seq
-from .jobs import CheckpointRecord, FileRecord, ModelRecord, new_id
+from .jobs import CheckpointRecord, FileRecord, ModelRecord, UnknownId, new_id
 
 
 class Catalog:
@@ -43,7 +43,7 @@ class Catalog:
     def checkpoints(
         self, job_id: str, *, after: str | None = None, limit: int = 10
     ) -> list[CheckpointRecord]:
-        """Checkpoints, newest step first, older than the one of id `after` (KeyError: unknown)."""
+        """Checkpoints, newest step first, older than the one of id `after` (UnknownId)."""
         held = tables.checkpoints
         question = select(held).where(held.c.job_id == job_id).order_by(held.c.step.desc())
         if after is not None:
@@ -51,7 +51,7 @@ class Catalog:
                 select(held.c.step).where(held.c.id == after, held.c.job_id == job_id)
             )
             if not mark:
-                raise KeyError(after)
+                raise UnknownId(after)
             question = question.where(held.c.step < mark["step"])
         return [
             CheckpointRecord(**without_seq(row))
@@ -87,7 +87,7 @@ class Catalog:
         purpose: str | None = None,
         newest_first: bool = True,
     ) -> list[FileRecord]:
-        """Files in order of arrival, after the one of id `after` (KeyError when unknown)."""
+        """Files in order of arrival, after the one of id `after` (UnknownId)."""
         files = tables.files
         question = select(files).order_by(files.c.seq.desc() if newest_first else files.c.seq)
         if purpose is not None:

@@ -142,7 +142,7 @@ class Daemon:
         """Remove an ended job's training state; whether there was any. ApiError: why not."""
         try:
             return self._run_loop.free_state(job)
-        except (StoreError, OSError) as error:
+        except StoreError as error:
             message = f"The training state of job {job.id} stays: {error}."
             raise ApiError(400, message, code="state_in_use") from error
 

@@ -29,6 +29,8 @@ from sqlalchemy.engine import RowMapping
 
 from headrace.storage import sync_directory
 
+from .jobs import UnknownId
+
 T = TypeVar("T")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -77,10 +79,10 @@ class Database:
         return self.read(lambda c: c.execute(question.limit(1)).mappings().first())
 
     def seq_of(self, table: Table, row_id: str) -> int:
-        """The place of a row in its table's order of arrival. KeyError for an unknown id."""
+        """The place of a row in its table's order of arrival. UnknownId when there is none."""
         row = self.first(select(table.c.seq).where(table.c.id == row_id))
         if row is None:
-            raise KeyError(row_id)
+            raise UnknownId(row_id)
         return int(row["seq"])
 
     def remove(self, table: Table, where: ColumnElement[bool]) -> bool:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import RowMapping
 
 from . import tables
 from .database import Database
-from .jobs import EventRecord, Level
+from .jobs import EventRecord, Level, UnknownId
 
 ONCE_A_STEP = frozenset(
     {"metrics", "eval", "samples", "row_losses", "commit", "checkpoint", "export"}
@@ -103,7 +103,7 @@ class EventTable:
         limit: int = 20,
         type: str | None = None,
     ) -> list[EventRecord]:
-        """Events, newest first, older than `after_id`; KeyError when that is not of this job."""
+        """Events, newest first, older than `after_id`; UnknownId when that is not of this job."""
         events = tables.events
         question = select(events).where(events.c.job_id == job_id)
         if type is not None:
@@ -130,10 +130,10 @@ def event_id(job_id: str, seq: int) -> str:
 
 
 def seq_of_event(job_id: str, name: str) -> int:
-    """The `seq` in an event's id. KeyError when it is not an id of this job's events."""
+    """The `seq` in an event's id. UnknownId when it is not an id of this job's events."""
     seq = name.removeprefix(event_id(job_id, 0)[:-1])
     if not (seq.isdecimal() and len(seq) <= MAX_DIGITS and event_id(job_id, int(seq)) == name):
-        raise KeyError(name)
+        raise UnknownId(name)
     return int(seq)
 
 

@@ -66,7 +66,8 @@ class Gate:
             log.exception("request failed", request_id=request_id, path=scope["path"])
             if status:
                 raise  # half an answer is out: the server must cut the connection
-            error = ApiError(500, "The server failed; its log has the reason.", code="internal")
+            message = f"The server failed at request {request_id}; its log has the reason."
+            error = ApiError(500, message, code="internal")
             await _answer(error)(scope, receive, send_with_id)
         changes = scope["method"] not in scopes.SAFE
         say = log.info if changes or status >= 500 else log.debug

@@ -75,7 +75,7 @@ class JobTable:
         without_metadata: bool = False,
         status: Sequence[Status] | None = None,
     ) -> list[JobRecord]:
-        """Jobs, newest first. `metadata` pairs must all be there; KeyError: `after` is unknown."""
+        """Jobs, newest first. `metadata` pairs must all be there. UnknownId: no such `after`."""
         jobs = tables.jobs
         question = select(jobs).order_by(jobs.c.seq.desc()).limit(limit)
         if after is not None:

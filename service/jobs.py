@@ -35,6 +35,10 @@ class IllegalMove(ValueError):
         self.after = after
 
 
+class UnknownId(KeyError):
+    """A list was asked for what comes after something that is not on it."""
+
+
 def check_move(job_id: str, before: Status, after: Status) -> None:
     """Raise IllegalMove unless `after` may follow `before`."""
     if after not in MOVES[before]:

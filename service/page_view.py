@@ -39,7 +39,7 @@ ROADS = {
 
 
 def overview(daemon: Daemon, *, after: str | None = None) -> dict[str, Any]:
-    """The box, the queue, a page of jobs. KeyError when there is no job `after`."""
+    """The box, the queue, a page of jobs. UnknownId when there is no job `after`."""
     records = daemon.journal.jobs(after=after, limit=PAGE_JOBS + 1)
     jobs = [job_object(job) for job in records[:PAGE_JOBS]]
     status = daemon_status(daemon)

@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from headrace.engine import (
+    BadSetting,
     Box,
+    CannotFit,
     DataProblem,
     DataReport,
     DatasetCache,
     JobSize,
+    ModelError,
     ModelSpec,
     Prepared,
     Progress,
     RowLengths,
     RunEvent,
+    StrategyConflict,
     TrainConfig,
     exports_of,
     fit_microbatch,
@@ -38,6 +42,7 @@ from .results import error_code
 
 Emit = Callable[[RunEvent], object]
 TOLD_SECONDS = 10.0
+MENDABLE = (BadSetting, CannotFit, DataProblem, ModelError, StrategyConflict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,5 +216,5 @@ def _blaming(param: str | None) -> Iterator[None]:
     """Turn what a user can mend, raised inside, into Refused with the field at fault."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (*MENDABLE, OSError) as error:
         raise Refused(error, param) from error

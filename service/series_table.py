@@ -82,7 +82,7 @@ class SeriesTable:
     def story(
         self, job_id: str, *, after_id: str | None = None, limit: int = 50
     ) -> list[EventRecord]:
-        """Events that are told in words, newest first, older than `after_id` (KeyError)."""
+        """Events that are told in words, newest first, older than `after_id` (UnknownId)."""
         events = tables.events
         kind, (low, high) = events.c.type, NUMBERS
         mark = None if after_id is None else seq_of_event(job_id, after_id)

@@ -105,14 +105,20 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _refusals() -> tuple[type[Exception], ...]:
     """What a run is refused with, before it begins or goes on."""
-    from headrace.engine import CannotFit, ModelError, SettingsChanged, StrategyConflict
+    from headrace.engine import (
+        BadSetting,
+        CannotFit,
+        ModelError,
+        SettingsChanged,
+        StrategyConflict,
+    )
     from headrace.storage import StoreError
 
     from ..errors import ApiError
     from ..lockfile import LockHeld
 
-    return (ApiError, CannotFit, ModelError, SettingsChanged, StoreError, StrategyConflict,
-            LockHeld)  # fmt: skip
+    return (ApiError, BadSetting, CannotFit, ModelError, SettingsChanged, StoreError,
+            StrategyConflict, LockHeld)  # fmt: skip
 
 
 def printer(progress: Progress, bar: Bar | None) -> "Callable[[RunEvent], None]":

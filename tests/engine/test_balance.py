@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from datasets import write_dataset, write_preferences
-from headrace.engine import Box, ModelError, TrainConfig, make_plan, read_model_spec, shape_spec
+from headrace.engine import BadSetting, Box, TrainConfig, make_plan, read_model_spec, shape_spec
 from headrace.engine.balance import Balance, is_real
 from headrace.engine.config import Packing
 from headrace.engine.data import (
@@ -215,7 +215,7 @@ def test_the_run_decides_over_the_model_and_zero_is_none(tmp_path: Path) -> None
 
 def test_a_coefficient_in_vain_is_refused() -> None:
     settings = TrainConfig(model="m", dataset="d", router_aux_loss_coef=0.1)
-    with pytest.raises(ModelError, match="family llama has no experts to balance"):
+    with pytest.raises(BadSetting, match="family llama has no experts to balance"):
         method_spec(shape_spec("tiny"), settings)
     with pytest.raises(ValueError, match="router_aux_loss_coef is -0.1; wanted 0"):
         TrainConfig(model="m", dataset="d", router_aux_loss_coef=-0.1)

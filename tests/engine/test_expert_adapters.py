@@ -9,7 +9,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from datasets import write_dataset
-from headrace.engine import ModelError, TrainConfig, read_model_spec, shape_spec
+from headrace.engine import BadSetting, TrainConfig, read_model_spec, shape_spec
 from headrace.engine.methods import method_spec
 from reference import relative_differences, train_reference
 from runs import Run, assert_same_state, read_params
@@ -114,7 +114,7 @@ def test_what_peft_cannot_load_is_refused_unless_it_is_merged(
 ) -> None:
     spec = read_model_spec(write_family(tmp_path, case))
     settings: dict[str, Any] = {"model": "m", "dataset": "d", "method": "lora"}
-    with pytest.raises(ModelError, match=why):
+    with pytest.raises(BadSetting, match=why):
         method_spec(spec, TrainConfig(**settings, lora_targets=targets))
     merged = TrainConfig(**settings, lora_targets=targets, lora_export="merged")
     assert method_spec(spec, merged).of_kind("beside")

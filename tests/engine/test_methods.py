@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine import ModelError, TrainConfig
+from headrace.engine import BadSetting, TrainConfig
 from headrace.engine.methods import method_spec
 from headrace.engine.model import ELEMENT_ALIGNMENT, ModelSpec
 from headrace.engine.source import spec_from_config
@@ -115,7 +115,7 @@ def test_a_frozen_pattern_freezes_records_and_splits_layers() -> None:
     ],
 )
 def test_what_is_in_vain_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(BadSetting, match=message):
         method_spec(spec(), config(**settings))
 
 
