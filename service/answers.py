@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from .hyperparameter_fields import Hyperparameters
 from .jobs import Level, Status
+from .schemas import Method
 
 Seconds = Annotated[int, Field(description="Seconds since 1970, UTC.")]
 Numbers = list[float | None]
@@ -73,8 +75,10 @@ class Job(BaseModel):
     training_file: str
     validation_file: str | None
     result_files: list[str]
-    hyperparameters: dict[str, Any]
-    method: dict[str, Any]
+    hyperparameters: Hyperparameters = Field(
+        description="Those of a supervised job, settled; those of others stand in method alone."
+    )
+    method: Method = Field(description='Its settings with every "auto" settled that can be by now.')
     seed: int
     trained_tokens: int | None
     error: JobError | None
@@ -134,8 +138,8 @@ class Plan(BaseModel):
 
     object: Literal["fine_tuning.plan"]
     model: str
-    method: dict[str, Any]
-    hyperparameters: dict[str, Any]
+    method: Method
+    hyperparameters: Hyperparameters
     seed: int
     plan: dict[str, Any]
     settings: dict[str, Any]

@@ -22,12 +22,13 @@ from .gate import Gate
 from .jobs import EventRecord, IllegalMove
 from .logs import get_logger
 from .metrics import Metrics
+from .refusals import refusal
 from .removal import finish_removals
 from .routes import bundles, events, exports, jobs, models, page, probes, rows, samples, series
 from .routes import files as file_routes
 from .routes import uploads as upload_routes
 from .routes.description import EVERYWHERE, TAGS, describe, operation_id
-from .schemas import refusal
+from .schemas import what_was_meant
 from .sessions import Sessions
 from .status import product_version
 from .status_feed import StatusFeed
@@ -161,7 +162,10 @@ async def _refuse_full(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _refuse_invalid(request: Request, error: Any) -> JSONResponse:
-    return await _refuse(request, refusal(error.errors()))
+    """What a body or a query may not say; of create bodies, also what was meant."""
+    refused = refusal(error.errors())
+    creates = request.url.path in ("/v1/fine_tuning/jobs", "/v1/fine_tuning/plans")
+    return await _refuse(request, what_was_meant(refused) if creates else refused)
 
 
 async def _refuse_http(request: Request, error: Any) -> JSONResponse:

@@ -12,6 +12,7 @@ from .errors import ApiError
 from .files import require_rows
 from .job_table import Replay
 from .jobs import JobRecord, new_id
+from .method import speaking_of
 from .origin import Continuation, follow
 from .schemas import CreateJob
 
@@ -49,7 +50,8 @@ class Creation:
 
         ApiError says why it cannot be done.
         """
-        return await asyncio.to_thread(self._resolve, request)
+        with speaking_of(request.place_of_hyperparameters):
+            return await asyncio.to_thread(self._resolve, request)
 
     def _resolve(self, request: CreateJob) -> tuple[dict[str, Any], Resolved]:
         body = request.body()

@@ -12,19 +12,41 @@ from .strict import HYPERPARAMETERS
 BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
 BASE_ADAPTER_RATE = 2e-4  # likewise, where adapters are trained
 DPO_RATE_SHARE = 0.1  # of both, on preferences: the weights should stay near those before
-AUTO_BETA = 0.1
-AUTO_RANK = 16
-SAMPLE_SETTINGS: Mapping[str, float] = {  # of the texts that are written, and what they are unasked
-    "sample_tokens": 64,
-    "sample_prompt_tokens": 512,
-    "sample_temperature": 0.0,
-    "sample_seed": 0,
-}
+MAX_RATE = 10  # a learning rate is below it
 MAX_AUTO_STEPS = 10_000
 MAX_AUTO_EPOCHS = 3
 MAX_AUTO_BATCH_ROWS = 8
 MIN_AUTO_STEPS_PER_EPOCH = 50
 MAX_AUTO_MICROBATCH_ROWS = 4
+# What is left open and has one answer, whatever the rows, the model and the machine are.
+DEFAULTS: Mapping[str, Any] = {
+    "lr_scheduler": "linear",
+    "warmup_ratio": 0.0,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "clip_mode": "exact",
+    "packing": "on",
+    "overlong": "error",
+    "train_on": "assistant",
+    "loss_chunk": 256,
+    "sample_rows": 0,
+    "sample_tokens": 64,
+    "sample_prompt_tokens": 512,
+    "sample_temperature": 0.0,
+    "sample_seed": 0,
+    "keep_last": 1,
+    "keep_best": 0,
+    "optimizer": "adamw",
+}
+DPO_DEFAULTS: Mapping[str, Any] = {"beta": 0.1, "label_smoothing": 0.0}
+# Of the texts that are written.
+SAMPLE_SETTINGS = ("sample_tokens", "sample_prompt_tokens", "sample_temperature", "sample_seed")
+ADAPTER_DEFAULTS: Mapping[str, Any] = {
+    "rank": 16,
+    "rslora": False,
+    "dropout": 0.0,
+    "target_modules": "all-linear",
+}
 
 
 def settle(
@@ -39,11 +61,11 @@ def settle(
 
     batch_size: up to 8 rows, as long as an epoch keeps 50 steps. n_epochs: 3, fewer where that
     would pass 10,000 steps. learning_rate: the multiplier times 1e-5, of adapters times 2e-4, of
-    dpo a tenth of these. beta: 0.1. max_seq_len: what the model can do.
-    gradient_accumulation_steps: microbatches of up to 4 rows. packing: on, in microbatches of as
-    many tokens as so many of the longest rows take, once the rows are known. compile: dynamic where
-    layers are compiled unasked (`compiles`). router_aux_loss_coef: None, as the model's config
-    says. adapter: rank 16, alpha twice the rank, on every projection; the base of qlora is nf4.
+    dpo a tenth of these. max_seq_len: what the model can do.
+    gradient_accumulation_steps: microbatches of up to 4 rows, packed as many tokens as so many of
+    the longest rows take, once the rows are known. compile: dynamic where layers are compiled
+    unasked (`compiles`). router_aux_loss_coef: None, as the model's config says. adapter: alpha
+    twice the rank; the base of qlora is nf4. The rest: DEFAULTS.
     """
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
@@ -57,68 +79,39 @@ def settle(
         "batch_size": batch,
         "learning_rate_multiplier": multiplier,
         "learning_rate": rate,
-        "lr_scheduler": asked.get("lr_scheduler") or "linear",
-        "warmup_ratio": asked.get("warmup_ratio") or 0.0,
-        "weight_decay": asked.get("weight_decay") or 0.0,
-        "max_grad_norm": asked.get("max_grad_norm") or 1.0,
-        "clip_mode": asked.get("clip_mode") or "exact",
+        **_with_defaults(asked, DEFAULTS),
         "router_aux_loss_coef": asked.get("router_aux_loss_coef"),
         "gradient_accumulation_steps": min(
             batch, asked.get("gradient_accumulation_steps") or auto_accumulation
         ),
-        "packing": asked.get("packing") or "on",
         "compile": asked.get("compile") or ("dynamic" if compiles else "off"),
         "microbatch_tokens": asked.get("microbatch_tokens"),
         "max_steps": asked.get("max_steps"),
         "max_seq_len": asked.get("max_seq_len") or max_positions,
-        "overlong": asked.get("overlong") or "error",
-        "train_on": asked.get("train_on") or "assistant",
-        "loss_chunk": asked.get("loss_chunk") or 256,
         "eval_every": asked.get("eval_every"),
         "rehearsal": asked.get("rehearsal") or "auto",
         "row_losses": kind == "supervised" and asked.get("row_losses") is not False,
-        **_settle_samples(asked),
+        "sample_prompts": asked.get("sample_prompts"),
         "early_stopping": asked.get("early_stopping"),
         "checkpoint_every": asked.get("checkpoint_every"),
-        "keep_last": asked.get("keep_last") or 1,
-        "keep_best": asked.get("keep_best") or 0,
-        "optimizer": asked.get("optimizer") or "adamw",
         "adapter": _settle_adapter(asked.get("adapter")),
         "freeze": asked.get("freeze"),
-        **_settle_dpo(asked, kind),
+        **(_with_defaults(asked, DPO_DEFAULTS) if kind == "dpo" else {}),
     }
 
 
-def _settle_samples(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model writes at evaluations: nothing, unless asked for."""
-    return {
-        "sample_prompts": asked.get("sample_prompts"),
-        "sample_rows": asked.get("sample_rows") or 0,
-        **{name: asked.get(name) or usual for name, usual in SAMPLE_SETTINGS.items()},
-    }
-
-
-def _settle_dpo(asked: Mapping[str, Any], kind: Objective) -> dict[str, Any]:
-    """What preferences take besides."""
-    if kind != "dpo":
-        return {}
-    return {
-        "beta": asked.get("beta") or AUTO_BETA,
-        "label_smoothing": asked.get("label_smoothing") or 0.0,
-    }
+def _with_defaults(asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: asked.get(name) or default for name, default in defaults.items()}
 
 
 def _settle_adapter(asked: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if asked is None:
         return None
-    rank = asked.get("rank") or AUTO_RANK
+    settled = _with_defaults(asked, ADAPTER_DEFAULTS)
     return {
         "type": asked["type"],
-        "rank": rank,
-        "alpha": asked.get("alpha") or 2.0 * rank,
-        "rslora": asked.get("rslora") or False,
-        "dropout": 0.0,
-        "target_modules": asked.get("target_modules") or "all-linear",
+        **settled,
+        "alpha": asked.get("alpha") or 2.0 * settled["rank"],
         "base": (asked.get("base") or "nf4") if asked["type"] == "qlora" else None,
     }
 
@@ -155,6 +148,12 @@ def learning_rate(asked: Mapping[str, Any], kind: Objective) -> tuple[float, flo
         base = float(f"{DPO_RATE_SHARE * base:.12g}")
     if rate is None:
         multiplier = multiplier or 1.0
+        if not 0 < multiplier * base < MAX_RATE:
+            raise refuse(
+                f"learning_rate_multiplier is {multiplier:g}, which times {base:g} is a rate of "
+                f"{multiplier * base:g}; wanted a rate above 0 and below {MAX_RATE}.",
+                "learning_rate_multiplier",
+            )
         return multiplier * base, multiplier
     implied = float(f"{rate / base:.12g}")
     if multiplier is None:
@@ -195,7 +194,7 @@ def check_asked(
         raise refuse("freeze and adapter do not go together: adapters freeze it all.", "freeze")
     kept = {
         "keep_best": asked.get("keep_best") or 0,
-        "keep_last": (asked.get("keep_last") or 1) - 1,
+        "keep_last": (asked.get("keep_last") or DEFAULTS["keep_last"]) - DEFAULTS["keep_last"],
     }
     for name, more in kept.items():
         if more and not asked.get("checkpoint_every"):
@@ -206,7 +205,7 @@ def check_asked(
 def _check_samples(asked: Mapping[str, Any]) -> None:
     """Refuse settings of sample texts where none is written. What they are unasked is no request:
     settled hyperparameters have it."""
-    given = {name: asked.get(name) not in (None, usual) for name, usual in SAMPLE_SETTINGS.items()}
+    given = {name: asked.get(name) not in (None, DEFAULTS[name]) for name in SAMPLE_SETTINGS}
     if not (asked.get("sample_prompts") or asked.get("sample_rows")):
         for name in (name for name, is_given in given.items() if is_given):
             message = f"{name} is of sample texts; give sample_prompts, or sample_rows, too."

@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 from headrace.engine import Objective
 
+from .strict import leaves_open
+
 METHODS: tuple[Objective, ...] = get_args(Objective)
 LEGACY = "hyperparameters"  # the deprecated place of those of the supervised method
 # What other programs call it.
@@ -102,14 +104,20 @@ class JobFields:
         """The whole path of the field that was meant by an unknown one, if one comes to mind.
 
         It has the same last word, or what another program calls so, or a like one; nearby first.
+        In an object of its own, such as durability, a like word counts within that object alone.
         """
         word = name.rpartition(".")[2]
         if called := self.find(ELSEWHERE_CALLED.get(word, ""), kind):
             return called.path
+        settings = place_of_settings(kind)
         home = name.rpartition(".")[0]
+        if home.partition(".")[0] == LEGACY:
+            home = settings + home.removeprefix(LEGACY)
         for words in ([word], get_close_matches(word, self._words(kind), n=3, cutoff=0.6)):
             for one in words:
                 found = [path for path in self._paths(kind) if path.rpartition(".")[2] == one]
+                if one != word and home not in ("", settings):
+                    found = [path for path in found if path.rpartition(".")[0] == home]
                 if found:
                     return min(found, key=lambda path: (path.rpartition(".")[0] != home,
                                                         path.count(".")))  # fmt: skip
@@ -131,7 +139,9 @@ class JobFields:
         for name, told in owner.get("properties", {}).items():
             path = f"{place}.{name}".lstrip(".")
             options = [self._resolved(one) for one in told.get("anyOf", [told])]
-            options = [one for one in options if one.get("type") != "null"]
+            options = [one for one in options if not leaves_open(one)]
+            if not options:
+                continue  # known, and cannot be set
             words = [word for one in options for word in one.get("enum", [one.get("const")])]
             yield JobField(
                 path=path,

@@ -2,62 +2,91 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic import model_validator as validator
 
-from headrace.engine import check_columns
+from headrace.engine import COLUMN_KEYS, BadSetting, check_columns
 
 from .errors import ApiError
-from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
+from .hyperparameters import ADAPTER_DEFAULTS
+from .strict import (
+    Bytes,
+    Count,
+    Name,
+    NotNegative,
+    Positive,
+    Strict,
+    Text,
+    Whole,
+    refuse,
+    says,
+)
 
 
 class Every(Strict):
     """How often something is done: after so many steps, or minutes, or whichever comes first."""
 
-    path = f"{HYPERPARAMETERS}.checkpoint_every"
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    steps: Count | None = None
-    minutes: Positive | None = None
+    steps: Count | None = says("Checkpoint every", "So many steps.")
+    minutes: Positive | None = says("Checkpoint every", "So many minutes.")
 
     @validator(mode="after")
     def _says_something(self) -> Self:
         if self.steps is None and self.minutes is None:
-            message = f"{self.path} says neither steps nor minutes."
-            raise ApiError(400, message, param=self.path, code="missing_field")
+            text = "{param} says neither steps nor minutes; give one of them, or both."
+            raise refuse(text, code="missing_field")
         return self
 
 
 class CommitEvery(Every):
     """How often the training state is made durable."""
 
-    path = "durability"
+
+def _check_columns(columns: dict[str, str]) -> dict[str, str]:
+    try:
+        check_columns(columns)
+    except BadSetting as e:
+        raise refuse(f"{e}.") from e
+    return columns
 
 
 class Dataset(Strict):
     """How the rows of the files are to be read."""
 
-    path = "dataset"
     not_here = {"format": "the format of rows is found row by row"}
 
-    columns: dict[Text, Name] | None = None
-
-    @validator(mode="after")
-    def _names_keys(self) -> Self:
-        try:
-            check_columns(self.columns or {})
-        except ValueError as e:
-            param = "dataset.columns"
-            raise ApiError(400, f"{e}.", param=param, code="invalid_value") from e
-        return self
+    columns: (
+        Annotated[
+            dict[Text, Name],
+            AfterValidator(_check_columns),
+            Field(json_schema_extra={"propertyNames": {"enum": sorted(COLUMN_KEYS)}}),
+        ]
+        | None
+    ) = says(
+        "Columns",
+        'Names that rows give to the keys of formats, such as {"prompt": "question"}. No two keys '
+        "may have the same column.",
+    )
 
 
 class EarlyStopping(Strict):
     """End after `patience` evaluations whose loss was not lower by more than `min_delta`."""
 
-    path = f"{HYPERPARAMETERS}.early_stopping"
+    patience: Count = Field(
+        title="Stop early after", description="So many evaluations without a better loss."
+    )
+    min_delta: NotNegative = says("A better loss is", "Lower than the best by more than this.", 0.0)
 
-    patience: Count
-    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+def _check_dropout(share: float) -> float:
+    if share:
+        text = (
+            f"{{param}} is {share}; layers are computed twice, and what was dropped would not be "
+            "the same: leave it out, or 0."
+        )
+        raise refuse(text, code="unsupported_field")
+    return share
 
 
 class Adapter(Strict):
@@ -65,27 +94,40 @@ class Adapter(Strict):
     matrices are kept in few bits, those of `base`.
     """
 
-    path = f"{HYPERPARAMETERS}.adapter"
+    defaults = ADAPTER_DEFAULTS
 
-    type: Literal["lora", "qlora"]
-    rank: Annotated[int, Field(ge=1, le=4096)] | None = None
-    alpha: Positive | None = None
-    rslora: bool | None = None
-    dropout: float | None = None
-    target_modules: Name | Annotated[list[Name], Field(min_length=1)] | None = None
-    base: Literal["nf4", "int8"] | None = None
+    type: Literal["lora", "qlora"] = Field(
+        title="Adapters",
+        description="Train small matrices beside the model; qlora: over frozen ones of few bits.",
+    )
+    rank: Annotated[int, Whole(1, 4096)] | None = says(
+        "Rank of adapters", "Columns of the one matrix and rows of the other."
+    )
+    alpha: Positive | None = says(
+        "Alpha of adapters",
+        "What adapters add is scaled by alpha over the rank. auto: twice the rank.",
+    )
+    rslora: bool | None = says(
+        "Scale by the root of the rank", "rsLoRA: alpha over the square root of the rank, instead."
+    )
+    dropout: (
+        Annotated[float, AfterValidator(_check_dropout), Field(json_schema_extra={"const": 0})]
+        | None
+    ) = says("Dropout of adapters", "There is none: 0. Layers are computed twice, and must agree.")
+    target_modules: Name | Annotated[list[Name], Field(min_length=1)] | None = says(
+        "Adapted projections",
+        "all-linear, a regular expression, or a list of names such as q_proj. An expression is "
+        "held against whole names of modules, a name against their last part.",
+    )
+    base: Literal["nf4", "int8"] | None = says(
+        "Frozen weights as", "Of qlora: the code of the frozen matrices. auto: nf4."
+    )
 
     @validator(mode="after")
     def _makes_sense(self) -> Self:
-        if self.dropout:
-            message = (
-                f"{self.path}.dropout is {self.dropout}; layers are computed twice, and what was "
-                "dropped would not be the same: leave it out, or 0."
-            )
-            raise ApiError(400, message, param=f"{self.path}.dropout", code="unsupported_field")
         if self.base and self.type == "lora":
-            message = f"{self.path}.base is of type qlora."
-            raise ApiError(400, message, param=f"{self.path}.base", code="invalid_value")
+            text = f"{{param}} is {self.base!r}, which is of type qlora; type is 'lora'."
+            raise refuse(text, field="base")
         return self
 
 
@@ -96,41 +138,54 @@ class Limits(Strict):
     refused.
     """
 
-    path = "limits"
-
-    max_hours: Positive | None = None
-    max_bytes_written: Bytes | None = None
-    min_free_disk: Bytes | None = None
-    max_wear_share: Positive | None = None
+    max_hours: Positive | None = says(
+        "Run at most", "Hours of training, then the job pauses. auto: no limit."
+    )
+    max_bytes_written: Annotated[int, Whole(1, (1 << 63) - 1)] | None = says(
+        "Write at most",
+        "Bytes to the volumes over the job's life, then it pauses. auto: no limit.",
+    )
+    min_free_disk: Bytes | None = says(
+        "Keep free",
+        "Bytes on each drive of the volumes and the data directory; with less the job pauses. "
+        "auto: no limit.",
+    )
+    max_wear_share: Positive | None = says(
+        "Wear at most",
+        "Share of the drives' rated life that the job may take, such as 0.01. A job that would "
+        "take more is refused. auto: no limit.",
+    )
 
 
 class Integration(Strict):
-    """What draws the job's numbers elsewhere: `tensorboard` writes event files in its folder."""
+    """What draws the job's numbers elsewhere."""
 
-    path = "integrations"
-
-    type: Literal["tensorboard"]
+    type: Literal["tensorboard"] = Field(
+        title="Tracker", description="tensorboard: event files in the job's folder."
+    )
 
 
 class Export(Strict):
-    """What becomes of the trained weights: a Hugging Face directory (`hf`), in the model's own
-    dtype unless another is named; or, of adapters, the directory that peft loads (`adapter`); and
-    beside either of them one GGUF file of the whole model (`gguf`), whose matrices may be `q8_0`.
+    """What becomes of the trained weights.
 
     What was written is read back and compared with what was trained, unless `check` is false.
     """
 
-    path = "export"
-
-    format: Literal["hf", "adapter", "gguf"] | None = None
-    dtype: Literal["float32", "bfloat16", "float16", "q8_0"] | None = None
-    check: bool | None = None
+    format: Literal["hf", "adapter", "gguf"] | None = says(
+        "Format",
+        "hf: a Hugging Face directory; adapter: the directory that peft loads; gguf: a file of "
+        "the whole model beside either of them. auto: adapter where adapters are trained, else hf.",
+    )
+    dtype: Literal["float32", "bfloat16", "float16", "q8_0"] | None = says(
+        "Dtype", "Of the weights; q8_0 is for gguf alone. auto: the model's own."
+    )
+    check: bool | None = says("Check", "Read the files back and compare logits. auto: true.", None)
 
     @validator(mode="after")
     def _has_that_dtype(self) -> Self:
         if self.dtype == "q8_0" and self.format != "gguf":
-            message = "export.dtype q8_0 is of format gguf."
-            raise ApiError(400, message, param=f"{self.path}.dtype", code="invalid_value")
+            text = f"{{param}} is 'q8_0', which is of format gguf; format is {self.format or 'hf'}."
+            raise refuse(text, field="dtype")
         return self
 
 
@@ -148,5 +203,5 @@ def check_durability(value: Any) -> Any:
     """Refuse what is neither a word for it nor an object, before the object is looked at."""
     if value is None or value in ("step", "none") or isinstance(value, dict):
         return value
-    message = f"durability is {value!r:.80}; wanted 'step', 'none', or {{steps}} or {{minutes}}."
-    raise ApiError(400, message, param="durability", code="invalid_value")
+    wanted = "wanted 'step', 'none', {\"steps\": N} or {\"minutes\": M}"
+    raise refuse(f"{{param}} is {value!r:.80}; {wanted}.")

@@ -14,40 +14,31 @@ from typing import Any
 
 from headrace.engine import (
     NUM_ANSWERS,
-    CannotFit,
-    JobSize,
     ModelError,
     ModelSpec,
-    StrategyConflict,
-    TrainConfig,
     UnknownFamily,
-    fit_microbatch,
-    make_plan,
-    method_spec,
-    nearest_fit,
-    plan_report,
     read_model_spec,
 )
 
 from .computing import compiles, compute_dtype
 from .errors import ApiError
+from .estimate import estimate_plan
 from .hyperparameters import check_asked, method_values, settle
 from .method import kind_of, method_of, settings_of, speaking_of
 from .preparation import PrepareRequest
 from .run_settings import (
+    RUN_DEFAULTS,
     asked_exports,
     checkpoint_values,
+    columns_of,
     free_values,
     shown_settings,
+    state_format,
     told_values,
 )
 from .site import Site
-from .strict import HYPERPARAMETERS
 from .survey import Survey, survey_file
 from .tracking import check_integrations
-
-# What a create body calls the settings of a run.
-_ASKED_AS = {"batch_rows": "batch_size", "longest_row_tokens": "max_seq_len"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +73,8 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
 
     Looks at the files for a few seconds at most; call it in a thread.
     """
-    with speaking_of(kind_of(body)):
+    kind = kind_of(body)
+    with speaking_of(f"method.{kind}.hyperparameters"):
         return _resolve(body, sources, site)
 
 
@@ -122,6 +114,7 @@ def _resolve(body: Mapping[str, Any], sources: Sources, site: Site) -> ResolvedJ
             longest_row_tokens=longest,
             mean_row_tokens=min(survey.mean_tokens, longest),
             num_steps=planned_steps(values, survey.num_rows),
+            given=body.keys(),
         ),
         settings=shown_settings(body, values),
         warnings=tuple(find_warnings(body, survey, site)),
@@ -171,29 +164,17 @@ def train_values(
         "loss_chunk_tokens": settled["loss_chunk"],
         "router_aux_loss_coef": settled.get("router_aux_loss_coef"),  # likewise
         **method_values(settled, kind_of(body)),
-        "deterministic": True if deterministic is None else deterministic,
+        "deterministic": RUN_DEFAULTS["deterministic"] if deterministic is None else deterministic,
         "eval_every_steps": settled["eval_every"],
         **told_values(settled),
         **checkpoint_values(settled),
         "device_bytes": within(body, "device_bytes", site.device_bytes),
         "host_bytes": within(body, "host_bytes", site.host_bytes),
-        "strategy": body.get("strategy") or "auto",
+        "strategy": body.get("strategy") or RUN_DEFAULTS["strategy"],
         "volumes": site.volumes,
         "calibrate": site.calibrate,
         **free_values(body),
     }
-
-
-def columns_of(body: Mapping[str, Any]) -> dict[str, str]:
-    """The columns of the rows by the keys that they stand for."""
-    dataset: Mapping[str, Any] = body.get("dataset") or {}
-    return dict(dataset.get("columns") or {})
-
-
-def state_format(body: Mapping[str, Any]) -> str:
-    """The state format that a body asks for, by the engine's name; `economy` is one for q8."""
-    asked: str = body.get("state_format") or "exact"
-    return "q8" if asked == "economy" else asked
 
 
 def within(body: Mapping[str, Any], name: str, limit: int | None) -> int | None:
@@ -206,58 +187,13 @@ def within(body: Mapping[str, Any], name: str, limit: int | None) -> int | None:
 
 
 def read_spec(model_dir: Path, name: str) -> ModelSpec:
-    """The model's spec, from its files' headers; ApiError for a broken or unknown one."""
+    """The model's spec, from its files' headers; ApiError for a broken or unknown one, OSError."""
     try:
         return read_model_spec(model_dir)
     except UnknownFamily as e:
         raise ApiError(400, f"Model {name}: {e}.", param="model", code="unknown_family") from e
-    except (ModelError, OSError) as e:
+    except ModelError as e:
         raise ApiError(400, f"Model {name}: {e}.", param="model", code="bad_model") from e
-
-
-def estimate_plan(
-    spec: ModelSpec,
-    values: Mapping[str, Any],
-    site: Site,
-    *,
-    longest_row_tokens: int,
-    mean_row_tokens: float,
-    num_steps: int,
-) -> dict[str, Any]:
-    """Memory for the longest row, times of the mean one. ApiError when it cannot fit: what does."""
-    try:
-        config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
-        mean = mean_row_tokens if config.packing == "on" else None  # else padded to the longest
-        job = JobSize(num_steps=num_steps, row_tokens=mean, rows_are_estimate=True)
-        spec = method_spec(spec, config)
-        box = site.box()
-        fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
-        plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
-    except CannotFit as e:
-        param, hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
-        message = f"The job cannot fit: {e}."
-        raise ApiError(400, message, param=param, code="cannot_fit", hint=hint) from e
-    except StrategyConflict as e:
-        raise ApiError(400, f"{e}.", param="strategy", code="strategy_conflict") from e
-    except ValueError as e:
-        raise ApiError(400, f"{e}.", param=HYPERPARAMETERS, code="invalid_value") from e
-    report = plan_report(
-        plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job
-    )
-    return {**report, "total_steps": num_steps, "longest_row_is_estimate": True}
-
-
-def what_fits(
-    spec: ModelSpec, config: TrainConfig, site: Site, *, longest_row_tokens: int
-) -> tuple[str | None, str | None]:
-    """The field to blame where it is one, and the nearest values that would fit, each by itself, by
-    the names of a create body."""
-    nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
-    if "longest_row_tokens" in nearest:  # a row has all its answers, each of them up to a length
-        nearest["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
-    found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
-    hint = f"What would fit, each by itself: {', '.join(found)}." if found else None
-    return "strategy" if "strategy" in nearest else None, hint
 
 
 def find_warnings(body: Mapping[str, Any], survey: Survey, site: Site) -> list[str]:

@@ -27,12 +27,12 @@ def method_of(kind: Objective, hyperparameters: Mapping[str, Any]) -> dict[str, 
 
 
 @contextmanager
-def speaking_of(kind: Objective) -> Iterator[None]:
-    """Let refusals of a setting that methods share name it where this one has it."""
+def speaking_of(there: str) -> Iterator[None]:
+    """Let refusals of a setting that methods share name it where the request has it: `there`, the
+    path of its hyperparameters."""
     try:
         yield
     except ApiError as error:
-        there = HYPERPARAMETERS.replace("supervised", kind)
         raise ApiError(
             error.status,
             error.message.replace(HYPERPARAMETERS, there),

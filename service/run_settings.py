@@ -5,6 +5,14 @@ from typing import Any
 
 NEVER = 2**31 - 1  # steps; more than a run has
 SHOWN = ("device", "compute_dtype", "state_format", "deterministic", "device_bytes", "host_bytes")
+# What is left open in a create body, beside its hyperparameters, and has one answer.
+RUN_DEFAULTS: Mapping[str, Any] = {
+    "state_format": "exact",
+    "deterministic": True,
+    "strategy": "auto",
+    "durability": "step",
+    "keep_commits": 0,
+}
 PLACEMENT = ("device_bytes", "host_bytes", "strategy")  # asked for by these names, changes no bit
 
 
@@ -35,7 +43,10 @@ def told_values(settled: Mapping[str, Any]) -> dict[str, Any]:
 
 def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of TrainConfig that a create body says of commits, limits and export."""
-    durability = body.get("durability") or {"steps": body.get("commit_every") or 1}
+    every = body.get("commit_every")
+    durability = body.get("durability") or (
+        {"steps": every} if every else RUN_DEFAULTS["durability"]
+    )
     if durability == "step":
         durability = {"steps": 1}
     elif durability == "none":
@@ -45,7 +56,7 @@ def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "commit_every_steps": durability.get("steps", NEVER),
         "commit_every_minutes": durability.get("minutes"),
-        "keep_commits": body.get("keep_commits") or 0,
+        "keep_commits": body.get("keep_commits") or RUN_DEFAULTS["keep_commits"],
         "max_bytes_written": (body.get("limits") or {}).get("max_bytes_written"),
         "export_dtype": model.get("dtype") or "auto",
         "lora_export": "merged" if model.get("format") == "hf" else "adapter",
@@ -53,6 +64,18 @@ def free_values(body: Mapping[str, Any]) -> dict[str, Any]:
         "check_export": False not in checks,
         "max_wear_share": (body.get("limits") or {}).get("max_wear_share"),
     }
+
+
+def columns_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the rows by the keys that they stand for."""
+    dataset: Mapping[str, Any] = body.get("dataset") or {}
+    return dict(dataset.get("columns") or {})
+
+
+def state_format(body: Mapping[str, Any]) -> str:
+    """The state format that a body asks for, by the engine's name; `economy` is one for q8."""
+    asked: str = body.get("state_format") or RUN_DEFAULTS["state_format"]
+    return "q8" if asked == "economy" else asked
 
 
 def shown_settings(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 setting that is silently dropped is worse than an error.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, Self
 
@@ -14,38 +13,23 @@ from pydantic import model_validator as validator
 from headrace.engine import StrategyName
 
 from .errors import ApiError
+from .hyperparameter_fields import DpoHyperparameters, Hyperparameters, LegacyHyperparameters
 from .job_fields import METHODS, JobFields, place_of_settings
 from .job_parts import (
-    Adapter,
     CommitEvery,
     Dataset,
-    EarlyStopping,
-    Every,
     Export,
     Integration,
     Limits,
     check_durability,
     check_exports,
 )
-from .method import method_of, speaking_of
-from .strict import HYPERPARAMETERS, Bytes, Count, Name, Positive, Strict, Text
+from .method import method_of
+from .refusals import refusal
+from .run_settings import RUN_DEFAULTS
+from .strict import Bytes, Count, Name, Seed, Strict, Text, Whole, refuse, says
 
-STRATEGY = (
-    "A published system's way to place state and order work, where the rest of the request leaves "
-    "it open. It changes no bit of the result. auto: the placement with the shortest predicted step"
-)
-HOST_BYTES = (
-    "Host memory at most. What does not fit beside the device waits on the volumes: state between "
-    "steps and, where they must, inputs of layers until their backward pass. The plan counts both "
-    "in the room demanded and in what is written."
-)
-Compile = Literal["off", "static", "dynamic"]
-COMPILE = (
-    "Whether torch.compile makes the layers: once for all lengths (dynamic), for each (static), or "
-    "not at all. Left open: dynamic on a GPU where the model's layers can, and off on a CPU. What "
-    "was compiled stays in the data directory, for later jobs."
-)
-NOT_FIELDS = ("body", "query", "path")  # in the places that pydantic tells
+MAX_PAIRS = 16  # of metadata, as in the OpenAI API
 Key = Annotated[Text, StringConstraints(max_length=64)]
 Value = Annotated[Text, StringConstraints(max_length=512)]
 Suffix = Annotated[
@@ -53,87 +37,32 @@ Suffix = Annotated[
 ]
 
 
-class Hyperparameters(Strict):
-    """The three of OpenAI, then Headrace's own. Sizes count rows, lengths tokens."""
-
-    path = HYPERPARAMETERS
-    not_here = {
-        "neftune": "no noise is added to embeddings",
-    }
-
-    batch_size: Annotated[int, Field(ge=1, le=256)] | None = None
-    learning_rate_multiplier: Positive | None = None
-    n_epochs: Annotated[int, Field(ge=1, le=50)] | None = None
-
-    learning_rate: Annotated[float, Field(gt=0, lt=10)] | None = None
-    lr_scheduler: Literal["linear", "cosine", "constant"] | None = None
-    warmup_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
-    weight_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
-    max_grad_norm: Positive | None = None
-    clip_mode: Literal["exact", "lagged", "per_layer", "none"] | None = None
-    router_aux_loss_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    gradient_accumulation_steps: Count | None = None
-    packing: Literal["on", "off"] | None = None
-    compile: Annotated[Literal["off", "static", "dynamic"], Field(description=COMPILE)] | None = (
-        None
-    )
-    microbatch_tokens: Count | None = None
-    max_steps: Count | None = None
-    max_seq_len: Count | None = None
-    overlong: Literal["error", "drop", "truncate_left", "truncate_right"] | None = None
-    train_on: Literal["assistant", "last_assistant", "each_assistant", "all"] | None = None
-    loss_chunk: Count | None = None
-    eval_every: Count | None = None
-    rehearsal: Literal["on", "off"] | None = None
-    row_losses: bool | None = None
-    sample_prompts: Annotated[list[Name], Field(min_length=1, max_length=16)] | None = None
-    sample_rows: Annotated[int, Field(ge=0, le=16)] | None = None
-    sample_tokens: Annotated[int, Field(ge=1, le=4096)] | None = None
-    sample_prompt_tokens: Count | None = None
-    sample_temperature: Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)] | None = None
-    sample_seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
-    early_stopping: EarlyStopping | None = None
-    checkpoint_every: Every | None = None
-    keep_last: Count | None = None
-    keep_best: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
-    optimizer: Literal["adamw"] | None = None
-    adapter: Adapter | None = None
-    freeze: Annotated[list[Name], Field(min_length=1)] | None = None
-
-
-class DpoHyperparameters(Hyperparameters):
-    """Those of supervised training, and what preferences take besides. Rows are preferences."""
-
-    path = "method.dpo.hyperparameters"
-
-    beta: Annotated[float, Field(gt=0, le=2)] | None = None
-    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] | None = None
-
-
 class Supervised(Strict):
     """The settings of the supervised method."""
 
-    path = "method.supervised"
-
-    hyperparameters: Hyperparameters = Hyperparameters()
+    hyperparameters: Hyperparameters = says(
+        "Hyperparameters", "How to train on answers.", Hyperparameters()
+    )
 
 
 class Dpo(Strict):
     """The settings of direct preference optimization."""
 
-    path = "method.dpo"
-
-    hyperparameters: DpoHyperparameters = DpoHyperparameters()
+    hyperparameters: DpoHyperparameters = says(
+        "Hyperparameters", "How to train on preferences.", DpoHyperparameters()
+    )
 
 
 class Method(Strict):
     """How to train: on answers, or on preferences between two of them."""
 
-    path = "method"
-
-    type: Literal["supervised", "dpo"] = "supervised"
-    supervised: Supervised = Supervised()
-    dpo: Dpo = Dpo()
+    type: Literal["supervised", "dpo"] = says(
+        "Method", "On answers (supervised), or on preferences (dpo).", "supervised"
+    )
+    supervised: Supervised = says(
+        "Supervised", "Its settings, where that is the type.", Supervised()
+    )
+    dpo: Dpo = says("Dpo", "Its settings, where that is the type.", Dpo())
 
     @property
     def hyperparameters(self) -> Hyperparameters:
@@ -145,71 +74,134 @@ class Method(Strict):
     def _refuse_other_methods(cls, values: Any, validate: Any) -> Self:
         if not isinstance(values, dict):
             return validate(values)  # type: ignore[no-any-return]
-        kind = values.get("type", "supervised")
+        given = {name: one for name, one in values.items() if not cls._is_open(name, one)}
+        kind = given.get("type", "supervised")
         if kind not in ("supervised", "dpo"):
-            message = f"method.type {kind!r:.80} is not supported; wanted 'supervised' or 'dpo'."
-            raise ApiError(400, message, param="method.type", code="unsupported_method")
+            text = f"{{param}} {kind!r:.80} is not supported; wanted 'supervised' or 'dpo'."
+            raise refuse(text, field="type", code="unsupported_method")
         other = "supervised" if kind == "dpo" else "dpo"
-        if values.get(other) is not None:
-            is_said = "type" in values
-            message = f"method.{other} is given, but method.type is {kind!r}; give one method."
-            if not is_said:
-                message = f"method.{other} is given without its type; give method.type {other!r}."
-            raise ApiError(400, message, param=f"method.{other}", code="invalid_value")
-        with speaking_of(kind):
-            return validate(values)  # type: ignore[no-any-return]
-
-
-class LegacyHyperparameters(Hyperparameters):
-    """The deprecated top-level form of the same settings."""
-
-    path = "hyperparameters"
+        if other in given:
+            text = f"{{param}} is given, but method.type is {kind!r}; give one method."
+            if "type" not in given:
+                text = f"{{param}} is given without its type; give method.type {other!r}."
+            raise refuse(text, field=other)
+        return validate(values)  # type: ignore[no-any-return]
 
 
 class ResumeJob(Strict):
     """The optional body of POST /v1/fine_tuning/jobs/{id}/resume: new limits."""
 
-    limits: Limits
+    limits: Limits = Field(
+        title="Limits", description="They replace those that the job had, all of them."
+    )
 
 
 class CreateJob(Strict):
     """The body of POST /v1/fine_tuning/jobs and /v1/fine_tuning/plans.
 
-    `resume_from` is a checkpoint or a finished job, whose weights the new job starts from, or a
-    failed job, whose training state it goes on with.
+    Every field that is left out, null or "auto" is settled by the daemon, and the job echoes what
+    it became. An unknown field is refused, at any depth.
     """
 
-    not_here = {
-        "chat_template": "the model's own is used",
-    }
+    not_here = {"chat_template": "the model's own is used"}
+    defaults = RUN_DEFAULTS
 
-    model: Name
-    training_file: Name
-    validation_file: Name | None = None
-    suffix: Suffix | None = None
-    seed: Annotated[int, Field(ge=0, le=2147483647)] | None = None
-    metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
-    integrations: Annotated[list[Integration], Field(max_length=1)] | None = None
-    method: Method | None = None
-    hyperparameters: LegacyHyperparameters | None = None
-
-    dry_run: bool = False
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    device_bytes: Bytes | None = None
-    host_bytes: Annotated[Bytes, Field(description=HOST_BYTES)] | None = None
-    compute_dtype: Literal["float32", "bfloat16"] | None = None
-    state_format: Literal["exact", "q8", "economy", "sr_bf16", "sr_q8"] | None = None
-    deterministic: bool | None = None
-    strategy: Annotated[StrategyName, Field(description=STRATEGY)] | None = None
-    commit_every: Count | None = None
+    model: Name = Field(
+        title="Model",
+        description="What to train: a folder of the models directory, a model that a job has "
+        "made, or a checkpoint, by its id in GET /v1/models or by the checkpoint's own.",
+    )
+    training_file: Name = Field(
+        title="Training rows", description="The id of an uploaded file of purpose fine-tune."
+    )
+    validation_file: Name | None = says(
+        "Validation rows",
+        "The id of an uploaded file whose rows are not trained on, for evaluations. auto: none.",
+    )
+    suffix: Suffix | None = says("Suffix", "A word in the name of the result. auto: none.")
+    seed: Seed | None = says(
+        "Seed", "The same seed gives the same bits. auto: drawn, and echoed in the job."
+    )
+    metadata: Annotated[dict[Key, Value], Field(max_length=MAX_PAIRS)] | None = says(
+        "Metadata", "Words of your own, by which jobs can be listed. auto: none."
+    )
+    integrations: Annotated[list[Integration], Field(max_length=1)] | None = says(
+        "Trackers",
+        'Programs that draw the job\'s numbers, such as [{"type": "tensorboard"}]. auto: none.',
+    )
+    method: Method | None = says(
+        "Method", "How to train. auto: supervised, with every hyperparameter left open."
+    )
+    hyperparameters: LegacyHyperparameters | None = says(
+        "Hyperparameters",
+        "Deprecated: the hyperparameters of the supervised method. Where method has them too, "
+        "both must be the same.",
+    )
+    dry_run: bool = says("Dry run", "Answer the plan alone and make no job.", False)
+    priority: Annotated[int, Whole(-1000, 1000)] = says(
+        "Priority", "Higher runs earlier; among equals the older job.", 0
+    )
+    device_bytes: Bytes | None = says(
+        "Device memory at most",
+        "Bytes of the device's memory that the job may take. auto: what the daemon gives a job.",
+    )
+    host_bytes: Bytes | None = says(
+        "Host memory at most",
+        "Bytes of host memory that the job may take. What does not fit beside the device waits on "
+        "the volumes: state between steps and, where they must, inputs of layers until their "
+        "backward pass. The plan counts both in the room demanded and in what is written. auto: "
+        "what the daemon gives a job.",
+    )
+    compute_dtype: Literal["float32", "bfloat16"] | None = says(
+        "Compute in",
+        "The dtype of the layers' arithmetic. auto: bfloat16 on a GPU, float32 on a CPU.",
+    )
+    state_format: Literal["exact", "q8", "economy", "sr_bf16", "sr_q8"] | None = says(
+        "State format",
+        "How weights and moments are kept between steps. exact: fp32, 12 bytes a parameter; q8 "
+        "(economy is the same): 8-bit moments and remainder; sr_bf16 and sr_q8: bf16 weights "
+        "with stochastic rounding, the latter with 8-bit moments.",
+    )
+    deterministic: bool | None = says("Deterministic", "The same bits on every run.")
+    strategy: StrategyName | None = says(
+        "Strategy",
+        "A published system's way to place state and order work, where the rest of the request "
+        "leaves it open. It changes no bit of the result. auto: the placement with the shortest "
+        "predicted step.",
+    )
+    commit_every: Count | None = says(
+        "Commit every",
+        "Steps between commits of the training state, 1 unless durability says otherwise. Give "
+        "one of both.",
+    )
     durability: Annotated[
         Literal["step", "none"] | CommitEvery | None, BeforeValidator(check_durability)
-    ] = None
-    keep_commits: Annotated[int, Field(ge=0, le=16)] | None = None
-    limits: Limits | None = None
-    export: Annotated[list[Export], Field(min_length=1, max_length=2)] | None = None
-    resume_from: Name | None = None
-    dataset: Dataset | None = None
+    ] = says(
+        "Durability",
+        'When the training state is committed, such as {"minutes": 10}. step: after every step; '
+        "none: at the end alone.",
+    )
+    keep_commits: Annotated[int, Whole(0, 16)] | None = says(
+        "Commits kept",
+        "Resumable commits of checkpoints that stay besides the live one. The plan counts their "
+        "room.",
+    )
+    limits: Limits | None = says(
+        "Limits", "Bounds at which the job pauses instead of going on. auto: none."
+    )
+    export: Annotated[list[Export], Field(min_length=1, max_length=2)] | None = says(
+        "Export",
+        'What is made of the trained weights, such as [{"format": "gguf", "dtype": "q8_0"}]. '
+        "auto: the adapters where some are trained, else a Hugging Face directory, in the model's "
+        "own dtype.",
+    )
+    resume_from: Name | None = says(
+        "Resume from",
+        "A checkpoint, or a job that has ended. Of a checkpoint or a job that succeeded the "
+        "weights are taken; a failed or cancelled job's training state is gone on with, under its "
+        "own settings. auto: a fresh start from model.",
+    )
+    dataset: Dataset | None = says("Data set", "How the rows of the files are to be read.")
 
     @validator(mode="after")
     def _agree(self) -> Self:
@@ -226,6 +218,13 @@ class CreateJob(Strict):
             raise ApiError(400, message, param="commit_every", code="invalid_value")
         check_exports(self.export)
         return self
+
+    @property
+    def place_of_hyperparameters(self) -> str:
+        """The path under which the request has its hyperparameters."""
+        if self.hyperparameters is not None and self.method is None:
+            return "hyperparameters"
+        return f"method.{self.method.type if self.method else 'supervised'}.hyperparameters"
 
     def body(self) -> dict[str, Any]:
         """The request with what was given, and the old form of hyperparameters folded in."""
@@ -247,52 +246,23 @@ def parse_create(body: Any) -> CreateJob:
     try:
         return CreateJob.model_validate(body)
     except ValidationError as e:
-        error = refusal(e.errors())
-        known = error.param and job_fields().find(error.param, "supervised")
-        if error.code == "missing_field" and known and known.choices:
-            error.message += f" Wanted {' or '.join(map(repr, known.choices))}."
-        raise error from e
-    except ApiError as error:
-        if error.code == "unknown_field" and error.param:
-            kind = "dpo" if error.param.startswith(place_of_settings("dpo")) else METHODS[0]
-            error.message = _what_was_meant(error.param, kind) or error.message
-        raise
+        raise what_was_meant(refusal(e.errors())) from e
 
 
-def _what_was_meant(param: str, kind: str) -> str | None:
-    """The refusal of an unknown field that is one elsewhere, or is like one."""
-    fields = job_fields()
+def what_was_meant(error: ApiError) -> ApiError:
+    """The same refusal of a create body; of an unknown field, with the path that was meant."""
+    fields, param = job_fields(), error.param or ""
+    known = fields.find(param, METHODS[0])
+    if error.code == "missing_field" and known and known.choices:
+        error.message += f" Wanted {' or '.join(map(repr, known.choices))}."
+    if error.code != "unknown_field":
+        return error
+    kind = "dpo" if param.startswith(place_of_settings("dpo")) else METHODS[0]
     if other := fields.of_other_method(param, kind):
-        name = param.rpartition(".")[2]
-        place = f"{place_of_settings(other)}.{name}"
-        return f"{param!r} is of method {other}: give method.type {other!r}, and {place!r}."
-    guess = fields.guess(param, kind)
-    return guess and f"Unknown field {param!r}. Did you mean {guess!r}?"
-
-
-def _is_form(part: Any) -> bool:
-    """Whether that part of a place is no field, but pydantic's word for one of several forms."""
-    return part in NOT_FIELDS or str(part).startswith(("function-", "literal["))
-
-
-def _is_word(error: Any) -> bool:
-    """Whether that is what the words of a field say of its object form."""
-    return any(str(part).startswith("literal[") for part in error["loc"])
-
-
-def refusal(errors: Sequence[Any]) -> ApiError:
-    """The 400 for what pydantic found: its first fault, by the path of the field."""
-    first = next((error for error in errors if not _is_word(error)), errors[0])
-    if first["type"] == "json_invalid":
-        cause = first.get("ctx", {}).get("error", "")
-        return ApiError(400, f"The body is not valid JSON: {cause}.", code="invalid_json")
-    where = [str(part) for part in first["loc"] if not _is_form(part)]
-    param = ".".join(where) or None
-    if param is None:
-        message = "The body must be a JSON object, sent with content-type: application/json."
-        return ApiError(400, message, code="invalid_body")
-    if first["type"] == "missing":
-        return ApiError(400, f"Missing field {param!r}.", param=param, code="missing_field")
-    value = repr(first.get("input"))[:80]
-    message = f"{param} is {value}: {first['msg'][:1].lower()}{first['msg'][1:]}."
-    return ApiError(400, message, param=param, code="invalid_value")
+        place = f"{place_of_settings(other)}.{param.rpartition('.')[2]}"
+        error.message = (
+            f"{param!r} is of method {other}: give method.type {other!r}, and {place!r}."
+        )
+    elif guess := fields.guess(param, kind):
+        error.message = f"Unknown field {param!r}. Did you mean {guess!r}?"
+    return error

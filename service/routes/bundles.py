@@ -5,14 +5,14 @@ from fastapi.responses import JSONResponse
 
 from ..bundle import bundle_of
 from ..export_answers import Bundle
-from .common import TheDaemon, require_job
+from .common import JobId, TheDaemon, require_job
 from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 
 
 @router.get("/bundle", **answers(Bundle, BAD, MISSING))
-def bundle(job_id: str, daemon: TheDaemon) -> JSONResponse:
+def bundle(job_id: JobId, daemon: TheDaemon) -> JSONResponse:
     """Settled request, configuration, hashes of data and weights, versions, hardware, curve."""
     job = require_job(daemon, job_id)
     made = bundle_of(daemon.journal, daemon.settings.jobs_dir, job)

@@ -4,12 +4,13 @@ import hashlib
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.responses import Response
 
 from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..jobs import JobRecord
+from ..strict import Whole
 
 
 def get_daemon(request: Request) -> Daemon:
@@ -19,8 +20,18 @@ def get_daemon(request: Request) -> Daemon:
 
 
 TheDaemon = Annotated[Daemon, Depends(get_daemon)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
-After = Annotated[str | None, Query(description="The id of the last one that is known.")]
+JobId = Annotated[str, Path(description="The id of a job.")]
+Limit = Annotated[int, Whole(1, 1000), Query(description="At most so many on the page.")]
+After = Annotated[
+    str | None,
+    Query(description="The page begins behind the one of this id: the last of the page before."),
+]
+Unchanged = Annotated[
+    str | None,
+    Header(
+        alias="if-none-match", description="The ETag of what is known; 304 when it is so still."
+    ),
+]
 
 
 def require_job(daemon: Daemon, job_id: str) -> JobRecord:
@@ -43,11 +54,11 @@ def unknown_after(after: str | None) -> ApiError:
     return ApiError(400, message, param="after", code="invalid_value")
 
 
-def with_etag(request: Request, content: dict[str, Any]) -> Response:
+def with_etag(known: str | None, content: dict[str, Any]) -> Response:
     """The content with an ETag, or 304 when the client has it already."""
     body = orjson.dumps(content)
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"etag": etag, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == etag:
+    if known == etag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)

@@ -13,16 +13,32 @@ from ..answers import EventPage
 from ..contract import Daemon
 from ..errors import ApiError
 from ..events import follow
+from ..jobs import UnknownId
 from ..logs import get_logger
 from ..shapes import event_object, job_object, page
 from ..status_feed import StatusFeed
 from ..story import Encoder, Thinner, encode
-from .common import After, Limit, TheDaemon, require_job, unknown_after
+from ..strict import Number, Whole
+from .common import After, JobId, Limit, TheDaemon, require_job, unknown_after
 from .description import BAD, MISSING, answers, stream_of
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
 box_router = APIRouter(tags=["status"])
 
+LastEventId = Annotated[
+    str | None,
+    Header(description="The id of the last event that was seen: the stream goes on there."),
+]
+AfterSeq = Annotated[
+    int | None,
+    Whole(0, (1 << 63) - 1),
+    Query(alias="last_event_id", description="The same, for clients without the header; 0: all."),
+]
+Rate = Annotated[
+    float | None,
+    Number(above=0, most=1000),
+    Query(description="Step reports a second at most; the newest always comes."),
+]
 SEEN_ALL = {"description": "The job is over and the client has seen it all: come no more."}
 PING_SECONDS = 10
 MAX_DIGITS = 25  # of an event's number; no journal counts so far
@@ -46,13 +62,13 @@ class Stream(EventSourceResponse):
 
 @router.get("", **answers(EventPage, BAD, MISSING))
 def list_events(
-    job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 20
+    job_id: JobId, daemon: TheDaemon, after: After = None, limit: Limit = 20
 ) -> dict[str, Any]:
     """A job's events, newest first, so that `after` walks into the past."""
     require_job(daemon, job_id)
     try:
         events = daemon.journal.events(job_id, after_id=after, limit=limit + 1)
-    except KeyError:
+    except UnknownId:
         raise unknown_after(after) from None
     return page([event_object(event) for event in events], limit)
 
@@ -63,12 +79,12 @@ def list_events(
     responses={**stream_of("Events until the job ends."), 204: SEEN_ALL, **BAD, **MISSING},
 )
 async def stream(
-    job_id: str,
+    job_id: JobId,
     request: Request,
     daemon: TheDaemon,
-    last_event_id: Annotated[str | None, Header()] = None,
-    after_seq: Annotated[int | None, Query(ge=0, alias="last_event_id")] = None,
-    metrics_per_second: Annotated[float | None, Query(gt=0, le=1000)] = None,
+    last_event_id: LastEventId = None,
+    after_seq: AfterSeq = None,
+    metrics_per_second: Rate = None,
 ) -> Response:
     """Live events as server-sent events: a snapshot, what was missed, then what happens.
 

@@ -14,19 +14,20 @@ from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..export_answers import ExportReports
 from ..jobs import JobRecord
-from .common import TheDaemon, require_job
+from .common import JobId, TheDaemon, require_job
 from .description import MISSING, answers
 from .files import BYTES
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 
+Checkpoint = Annotated[
+    str | None, Query(description="The id or name of one of the job's checkpoints, instead.")
+]
 TAR = {"description": "A tar archive", "content": {"application/x-tar": {}}}
 
 
 @router.get("/export", response_class=StreamingResponse, responses={200: TAR, **MISSING})
-def export(
-    job_id: str, daemon: TheDaemon, checkpoint: Annotated[str | None, Query()] = None
-) -> StreamingResponse:
+def export(job_id: JobId, daemon: TheDaemon, checkpoint: Checkpoint = None) -> StreamingResponse:
     """The fine-tuned model as a Hugging Face folder in a tar archive; or that checkpoint."""
     job = require_job(daemon, job_id)
     folder = _checkpoint_folder(daemon, job, checkpoint) if checkpoint else _folder(daemon, job)
@@ -45,7 +46,7 @@ def export(
 
 
 @router.get("/export/gguf", response_class=FileResponse, responses={**BYTES, **MISSING})
-def gguf(job_id: str, daemon: TheDaemon) -> FileResponse:
+def gguf(job_id: JobId, daemon: TheDaemon) -> FileResponse:
     """The GGUF file that a job made beside its model; ranges are served."""
     report = _reports(require_job(daemon, job_id)).get("gguf")
     if report is None:
@@ -59,7 +60,7 @@ def gguf(job_id: str, daemon: TheDaemon) -> FileResponse:
 
 
 @router.get("/export/reports", **answers(ExportReports, MISSING))
-def reports(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+def reports(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
     """What each export of a job holds, and how far its logits are from those that were trained."""
     found = list(_reports(require_job(daemon, job_id)).values())
     return {"object": "list", "data": found}

@@ -1,18 +1,19 @@
 """/v1/files: training files in, result files out."""
 
 import asyncio
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse
 
 from ..answers import Deleted, File, FilePage
 from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..files import Incoming, remove_file
-from ..jobs import FileRecord
+from ..jobs import FileRecord, UnknownId
 from ..shapes import file_object, page
+from ..strict import Whole
 from ..upload_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from .common import After, TheDaemon, content_length, unknown_after
 from .description import BAD, MISSING, TOO_LARGE, Responses, answers
@@ -28,17 +29,40 @@ BYTES: Responses = {
 }
 
 
+FileId = Annotated[str, Path(description="The id of a file.")]
+FileLimit = Annotated[int, Whole(1, 10_000), Query(description="At most so many on the page.")]
+Order = Annotated[
+    Literal["asc", "desc"], Query(description="desc: newest first; asc: oldest first.")
+]
+Purpose = Annotated[
+    str | None, Query(description="Those of that purpose: fine-tune, or fine-tune-results.")
+]
+
 UPLOAD_FORM = {
     "type": "object",
     "required": ["purpose", "file"],
     "properties": {
-        "purpose": {"type": "string", "enum": list(UPLOAD_PURPOSES)},
-        "file": {"type": "string", "format": "binary"},
-        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        "purpose": {
+            "type": "string",
+            "enum": list(UPLOAD_PURPOSES),
+            "description": "What the file is for: rows to train or evaluate on.",
+        },
+        "file": {
+            "type": "string",
+            "format": "binary",
+            "description": "The file with its name. JSON lines or one JSON array, plain, gzip or "
+            "zstd, or Parquet; its content is looked at when a job names it.",
+        },
+        "expires_after[anchor]": {
+            "type": "string",
+            "enum": ["created_at"],
+            "description": "Where the seconds begin: at the file's creation.",
+        },
         "expires_after[seconds]": {
             "type": "integer",
             "minimum": MIN_EXPIRY_SECONDS,
             "maximum": MAX_EXPIRY_SECONDS,
+            "description": "How long the file stays. Left out: until it is deleted.",
         },
     },
 }
@@ -71,35 +95,35 @@ async def upload(request: Request, daemon: TheDaemon) -> dict[str, Any]:
 def list_files(
     daemon: TheDaemon,
     after: After = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
-    order: Literal["asc", "desc"] = "desc",
-    purpose: str | None = None,
+    limit: FileLimit = 10_000,
+    order: Order = "desc",
+    purpose: Purpose = None,
 ) -> dict[str, Any]:
     """Files, newest first unless told otherwise."""
     try:
         files = daemon.journal.files(
             after=after, limit=limit + 1, purpose=purpose, newest_first=order == "desc"
         )
-    except KeyError:
+    except UnknownId:
         raise unknown_after(after) from None
     return page([file_object(file) for file in files], limit)
 
 
 @router.get("/{file_id}", **answers(File, MISSING))
-def retrieve(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
+def retrieve(file_id: FileId, daemon: TheDaemon) -> dict[str, Any]:
     """One file's record."""
     return file_object(_require(daemon, file_id))
 
 
 @router.get("/{file_id}/content", response_class=FileResponse, responses={**BYTES, **MISSING})
-def content(file_id: str, daemon: TheDaemon) -> FileResponse:
+def content(file_id: FileId, daemon: TheDaemon) -> FileResponse:
     """A file's bytes; ranges are served."""
     file = _require(daemon, file_id)
     return FileResponse(file.path, filename=file.filename, media_type="application/octet-stream")
 
 
 @router.delete("/{file_id}", **answers(Deleted, BAD, MISSING))
-def delete(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
+def delete(file_id: FileId, daemon: TheDaemon) -> dict[str, Any]:
     """Remove a file that no unfinished job reads."""
     remove_file(daemon.journal, _require(daemon, file_id))
     return {"id": file_id, "object": "file", "deleted": True}
@@ -107,7 +131,7 @@ def delete(file_id: str, daemon: TheDaemon) -> dict[str, Any]:
 
 def _require(daemon: Daemon, file_id: str) -> FileRecord:
     file = daemon.journal.file(file_id)
-    if file is None or not Path(file.path).is_file():
+    if file is None or not FilePath(file.path).is_file():
         raise not_found("file", file_id, param="file_id")
     return file
 
@@ -117,6 +141,8 @@ def _read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
     purpose = fields.pop("purpose", None)
     anchor = fields.pop("expires_after[anchor]", None)
     seconds = fields.pop("expires_after[seconds]", None)
+    if purpose is None:
+        raise ApiError(400, "Missing field 'purpose'.", param="purpose", code="missing_field")
     if purpose not in UPLOAD_PURPOSES:
         message = f"purpose is {purpose!r}; wanted {' or '.join(UPLOAD_PURPOSES)}."
         raise ApiError(400, message, param="purpose", code="invalid_value")

@@ -10,11 +10,11 @@ from ..answers import CheckpointPage, Freed, Job, JobPage, Plan
 from ..contract import Daemon
 from ..creation import Creation
 from ..errors import ApiError
-from ..jobs import IllegalMove, JobRecord, Status, check_move
+from ..jobs import IllegalMove, JobRecord, Status, UnknownId, check_move
 from ..queue_times import look
-from ..schemas import CreateJob, ResumeJob
+from ..schemas import MAX_PAIRS, CreateJob, ResumeJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
-from .common import After, Limit, TheDaemon, require_job, unknown_after, with_etag
+from .common import After, JobId, Limit, TheDaemon, Unchanged, require_job, unknown_after, with_etag
 from .description import BAD, MISSING, TOO_LARGE, UNCHANGED, answers
 
 router = APIRouter(prefix="/v1/fine_tuning", tags=["fine-tuning"])
@@ -25,11 +25,23 @@ METADATA = {
     "style": "deepObject",
     "explode": True,
     "description": "`metadata[key]=value`: jobs that have all these pairs; `metadata=null`: none.",
-    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+    "schema": {
+        "type": "object",
+        "maxProperties": MAX_PAIRS,
+        "propertyNames": {"minLength": 1},
+        "additionalProperties": {"type": "string"},
+    },
+}
+REPEATS = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The same key with the same body makes one job, however often it comes; with "
+    "another body it is refused.",
+    "schema": {"type": "string", "minLength": 1},
 }
 
 
-@router.post("/jobs", **answers(Job, BAD, TOO_LARGE))
+@router.post("/jobs", openapi_extra={"parameters": [REPEATS]}, **answers(Job, BAD, TOO_LARGE))
 async def create(body: CreateJob, request: Request, daemon: TheDaemon) -> dict[str, Any]:
     """Make a job; with `dry_run`, only its plan."""
     creation: Creation = request.app.state.creation
@@ -53,16 +65,12 @@ def list_jobs(
     """Jobs, newest first, without their plans; `metadata[key]=value` filters, `metadata=null` finds
     those without.
     """
-    pairs = request.query_params.multi_items()
-    keyed = {re.fullmatch(r"metadata\[(.+)\]", name): value for name, value in pairs}
+    pairs, without = _metadata(request)
     try:
         jobs = daemon.journal.jobs(
-            after=after,
-            limit=limit + 1,
-            metadata={match[1]: value for match, value in keyed.items() if match},
-            without_metadata=("metadata", "null") in pairs,
+            after=after, limit=limit + 1, metadata=pairs, without_metadata=without
         )
-    except KeyError:
+    except UnknownId:
         raise unknown_after(after) from None
     places = look(daemon.journal)
     shown = [job_object(job, place=places.get(job.id), in_list=True) for job in jobs]
@@ -70,25 +78,25 @@ def list_jobs(
 
 
 @router.get("/jobs/{job_id}", **answers(Job, MISSING, UNCHANGED))
-def retrieve(job_id: str, request: Request, daemon: TheDaemon) -> Response:
+def retrieve(job_id: JobId, daemon: TheDaemon, known: Unchanged = None) -> Response:
     """One job, with an ETag for those who poll."""
-    return with_etag(request, _shown(daemon, require_job(daemon, job_id)))
+    return with_etag(known, _shown(daemon, require_job(daemon, job_id)))
 
 
 @router.post("/jobs/{job_id}/cancel", **answers(Job, BAD, MISSING))
-async def cancel(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+async def cancel(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
     """End a job for good."""
     return await _stop(daemon, job_id, "cancel", "cancelled")
 
 
 @router.post("/jobs/{job_id}/pause", **answers(Job, BAD, MISSING))
-async def pause(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+async def pause(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
     """Stop a job so that it can go on exactly where it was."""
     return await _stop(daemon, job_id, "pause", "paused")
 
 
 @router.post("/jobs/{job_id}/resume", **answers(Job, BAD, MISSING))
-async def resume(job_id: str, daemon: TheDaemon, body: ResumeJob | None = None) -> dict[str, Any]:
+async def resume(job_id: JobId, daemon: TheDaemon, body: ResumeJob | None = None) -> dict[str, Any]:
     """Put a paused job back in the queue; with new limits when it ran into those it had."""
     job = await daemon.journal.call(require_job, daemon, job_id)
     if job.status != "paused":
@@ -106,7 +114,7 @@ async def resume(job_id: str, daemon: TheDaemon, body: ResumeJob | None = None) 
 
 
 @router.post("/jobs/{job_id}/free", **answers(Freed, BAD, MISSING))
-def free(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+def free(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
     """Remove what an ended job still holds on the volumes: its state can then not be looked at."""
     job = require_job(daemon, job_id)
     if not job.is_terminal:
@@ -117,15 +125,34 @@ def free(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
 
 @router.get("/jobs/{job_id}/checkpoints", **answers(CheckpointPage, BAD, MISSING))
 def list_checkpoints(
-    job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 10
+    job_id: JobId, daemon: TheDaemon, after: After = None, limit: Limit = 10
 ) -> dict[str, Any]:
     """A job's checkpoints, newest first."""
     require_job(daemon, job_id)
     try:
         checkpoints = daemon.journal.checkpoints(job_id, after=after, limit=limit + 1)
-    except KeyError:
+    except UnknownId:
         raise unknown_after(after) from None
     return page([checkpoint_object(checkpoint) for checkpoint in checkpoints], limit)
+
+
+def _metadata(request: Request) -> tuple[dict[str, str], bool]:
+    """The pairs that jobs are to have, and whether they are to have none. ApiError (400)."""
+    pairs: dict[str, str] = {}
+    without = False
+    for name, value in request.query_params.multi_items():
+        key = re.fullmatch(r"metadata\[(.+)\]", name, re.DOTALL)
+        if key:
+            pairs[key[1]] = value
+        elif (name, value) == ("metadata", "null"):
+            without = True
+        elif name.startswith("metadata"):
+            message = f"{name} is {value!r:.80}; wanted metadata[key]=value, or metadata=null."
+            raise ApiError(400, message, param="metadata", code="invalid_value")
+    if len(pairs) > MAX_PAIRS:
+        message = f"metadata has {len(pairs)} pairs; a job has {MAX_PAIRS} at most."
+        raise ApiError(400, message, param="metadata", code="invalid_value")
+    return pairs, without
 
 
 async def _stop(

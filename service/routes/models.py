@@ -1,8 +1,8 @@
 """/v1/models: what a job can start from."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
 from ..answers import Deleted, Model, ModelList
 from ..contract import Daemon
@@ -15,6 +15,10 @@ from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
+Name = Annotated[
+    str, Path(description="The id of a model or a checkpoint; it may hold colons and slashes.")
+]
+
 
 @router.get("", **answers(ModelList))
 def list_models(daemon: TheDaemon) -> dict[str, Any]:
@@ -24,13 +28,13 @@ def list_models(daemon: TheDaemon) -> dict[str, Any]:
 
 
 @router.get("/{name:path}", **answers(Model, MISSING))
-def retrieve(name: str, daemon: TheDaemon) -> dict[str, Any]:
+def retrieve(name: Name, daemon: TheDaemon) -> dict[str, Any]:
     """One model, also a checkpoint by its name."""
     return model_object(_require(daemon, name))
 
 
 @router.delete("/{name:path}", **answers(Deleted, BAD, MISSING))
-def delete(name: str, daemon: TheDaemon) -> dict[str, Any]:
+def delete(name: Name, daemon: TheDaemon) -> dict[str, Any]:
     """Remove a model that a job made, with all that the job exported."""
     model = _require(daemon, name)
     made = daemon.journal.model(name)

@@ -11,6 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from ..auth import UNKNOWN_TOKEN
 from ..errors import ApiError, not_found
 from ..gate import PAGES, address_of, slow_down
+from ..jobs import UnknownId
 from ..page_view import job_view, new_view, overview
 from ..sessions import COOKIE, LIFE_SECONDS, Sessions, check_origin, read_cookie
 from ..templating import render
@@ -35,7 +36,7 @@ def show_overview(request: Request, daemon: TheDaemon, after: After = None) -> H
     """The box, the queue and the jobs."""
     try:
         view = overview(daemon, after=after)
-    except KeyError:
+    except UnknownId:
         return _page(request, "missing.html", {"what": f"job {after!r}"}, 404)
     return _page(request, "overview.html", view)
 

@@ -9,7 +9,7 @@ from ..answers import BoxStatus, Health
 from ..errors import ApiError
 from ..metrics import CONTENT_TYPE, Metrics
 from ..status import daemon_status
-from .common import TheDaemon, with_etag
+from .common import TheDaemon, Unchanged, with_etag
 from .description import NOT_READY, UNCHANGED, answers
 
 router = APIRouter(tags=["status"])
@@ -36,9 +36,9 @@ def ready(daemon: TheDaemon) -> JSONResponse:
 
 
 @router.get("/status", **answers(BoxStatus, UNCHANGED))
-def status(request: Request, daemon: TheDaemon) -> Response:
+def status(daemon: TheDaemon, known: Unchanged = None) -> Response:
     """The daemon, its worker, queue, storage and device in one object."""
-    return with_etag(request, daemon_status(daemon))
+    return with_etag(known, daemon_status(daemon))
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses={200: METRICS})

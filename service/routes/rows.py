@@ -7,14 +7,14 @@ from fastapi import APIRouter
 from ..none_told import why_no_rows
 from ..shapes import row_losses_object
 from ..told_answers import RowLosses
-from .common import TheDaemon, require_job
+from .common import JobId, TheDaemon, require_job
 from .description import MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
 
 
 @router.get("/row_losses", **answers(RowLosses, MISSING))
-def row_losses(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+def row_losses(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
     """Rows far above or below the others in every epoch so far, with their lines in the file.
 
     Told at the end of each epoch. Before the first, and where too few rows were seen, there are

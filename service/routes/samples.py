@@ -4,10 +4,11 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from ..jobs import UnknownId
 from ..none_told import why_no_samples
 from ..shapes import page, samples_object
 from ..told_answers import SamplePage
-from .common import After, Limit, TheDaemon, require_job, unknown_after
+from .common import After, JobId, Limit, TheDaemon, require_job, unknown_after
 from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
@@ -15,13 +16,13 @@ router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
 
 @router.get("/samples", **answers(SamplePage, BAD, MISSING))
 def list_samples(
-    job_id: str, daemon: TheDaemon, after: After = None, limit: Limit = 20
+    job_id: JobId, daemon: TheDaemon, after: After = None, limit: Limit = 20
 ) -> dict[str, Any]:
     """What the model wrote for each prompt, by evaluation, newest first; `reason` says why none."""
     job = require_job(daemon, job_id)
     try:
         found = daemon.journal.events(job_id, type="samples", after_id=after, limit=limit + 1)
-    except KeyError:
+    except UnknownId:
         raise unknown_after(after) from None
     reason = None if found or after else why_no_samples(job)
     return {**page([samples_object(event) for event in found], limit), "reason": reason}

@@ -8,22 +8,27 @@ from fastapi import APIRouter, Query
 from ..answers import Series, Timeline
 from ..contract import Daemon
 from ..series_table import EVAL_COLUMNS, STEP_COLUMNS, columns
-from .common import TheDaemon, require_job
+from ..strict import Whole
+from .common import JobId, TheDaemon, require_job
 from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
 
 MAX_POINTS = 5000
-Step = Annotated[int, Query(ge=0, lt=1 << 31)]
+First = Annotated[int, Whole(0), Query(description="The first step that is wanted.")]
+Last = Annotated[
+    int | None, Whole(0), Query(description="The last step that is wanted; the newest, left out.")
+]
+Points = Annotated[int, Whole(2, MAX_POINTS), Query(description="So many steps at most, thinned.")]
 
 
 @router.get("/series", **answers(Series, BAD, MISSING))
 def series(
-    job_id: str,
+    job_id: JobId,
     daemon: TheDaemon,
-    first: Step = 0,
-    last: Step | None = None,
-    points: Annotated[int, Query(ge=2, le=MAX_POINTS)] = 2000,
+    first: First = 0,
+    last: Last = None,
+    points: Points = 2000,
 ) -> dict[str, Any]:
     """Loss, rates and times of the steps first..last, one column each.
 
@@ -35,7 +40,7 @@ def series(
 
 
 @router.get("/timeline", **answers(Timeline, MISSING))
-def timeline(job_id: str, daemon: TheDaemon) -> dict[str, Any]:
+def timeline(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
     """The newest step lane by lane: spans in seconds from its start; `step` is null without one."""
     require_job(daemon, job_id)
     path = daemon.settings.jobs_dir / job_id / "timeline.json"

@@ -1,8 +1,8 @@
 """/v1/uploads: a large file in parts, each of which can be sent again by itself."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 
 from ..answers import Part, Upload
 from ..shapes import part_object, upload_object
@@ -13,10 +13,18 @@ from .description import BAD, MISSING, TOO_LARGE, answers
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 
+UploadId = Annotated[str, Path(description="The id of an upload.")]
+
 PART_FORM = {
     "type": "object",
     "required": ["data"],
-    "properties": {"data": {"type": "string", "format": "binary"}},
+    "properties": {
+        "data": {
+            "type": "string",
+            "format": "binary",
+            "description": "The bytes of the part, 1 to 64 MiB of them.",
+        }
+    },
 }
 PART_BODY = {"required": True, "content": {"multipart/form-data": {"schema": PART_FORM}}}
 
@@ -32,7 +40,7 @@ async def create(body: CreateUpload, request: Request) -> dict[str, Any]:
     openapi_extra={"requestBody": PART_BODY},
     **answers(Part, BAD, MISSING, TOO_LARGE),
 )
-async def add_part(upload_id: str, request: Request) -> dict[str, Any]:
+async def add_part(upload_id: UploadId, request: Request) -> dict[str, Any]:
     """Take one part in: the multipart part `data`, 64 MiB at most."""
     part = await _uploads(request).add_part(
         upload_id,
@@ -44,13 +52,13 @@ async def add_part(upload_id: str, request: Request) -> dict[str, Any]:
 
 
 @router.post("/{upload_id}/complete", **answers(Upload, BAD, MISSING, TOO_LARGE))
-async def complete(upload_id: str, body: CompleteUpload, request: Request) -> dict[str, Any]:
+async def complete(upload_id: UploadId, body: CompleteUpload, request: Request) -> dict[str, Any]:
     """Make the file of these parts, in this order; their bytes must be those told at first."""
     return upload_object(*await _uploads(request).complete(upload_id, body))
 
 
 @router.post("/{upload_id}/cancel", **answers(Upload, BAD, MISSING))
-async def cancel(upload_id: str, request: Request) -> dict[str, Any]:
+async def cancel(upload_id: UploadId, request: Request) -> dict[str, Any]:
     """End the upload and remove its parts."""
     return upload_object(await _uploads(request).cancel(upload_id), None)
 

@@ -5,7 +5,8 @@ from headrace.service.form_fields import (
     other_fields,
     run_fields,
 )
-from headrace.service.schemas import CreateJob, DpoHyperparameters, Hyperparameters
+from headrace.service.hyperparameter_fields import DpoHyperparameters, Hyperparameters
+from headrace.service.schemas import CreateJob
 from headrace.service.strict import HYPERPARAMETERS
 
 

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from headrace.service.errors import ApiError, did_you_mean
-from headrace.service.schemas import CreateJob, Hyperparameters, parse_create
+from headrace.service.hyperparameter_fields import Hyperparameters
+from headrace.service.schemas import CreateJob, parse_create
 
 ADAPTER = "method.supervised.hyperparameters.adapter"
 BODY: dict[str, Any] = {"model": "tiny", "training_file": "file-1"}
@@ -162,7 +163,7 @@ def test_another_method_is_refused_by_its_type(kind: Any) -> None:
         ({"limits": {"max_hours": 0}}, "limits.max_hours"),
         ({"export": []}, "export"),
         ({"export": [{"format": "onnx"}]}, "export.0.format"),
-        ({"export": [{"format": "hf", "dtype": "q8_0"}]}, "export.dtype"),
+        ({"export": [{"format": "hf", "dtype": "q8_0"}]}, "export.0.dtype"),
         ({"export": [{"format": "hf"}, {"format": "adapter"}]}, "export"),
         ({"export": [{"format": "gguf"}, {"format": "gguf", "dtype": "float32"}]}, "export"),
         ({"export": [{}, {"format": "gguf"}, {}]}, "export"),
@@ -242,7 +243,7 @@ def test_columns_are_of_keys_that_formats_have() -> None:
         ({"column": {}}, "dataset.column"),
     ):
         with pytest.raises(ApiError) as caught:
-            CreateJob.model_validate({**body, "dataset": dataset})
+            parse_create({**body, "dataset": dataset})
         assert caught.value.param == param
 
 

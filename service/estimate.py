@@ -1,0 +1,85 @@
+"""The plan of a job before its rows were tokenized, or what to change so that there can be one."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from headrace.engine import (
+    NUM_ANSWERS,
+    BadSetting,
+    CannotFit,
+    JobSize,
+    ModelSpec,
+    StrategyConflict,
+    TrainConfig,
+    fit_microbatch,
+    make_plan,
+    method_spec,
+    nearest_fit,
+    plan_report,
+)
+
+from .errors import ApiError
+from .site import Site
+from .strict import HYPERPARAMETERS
+
+# What a create body calls the settings of a run.
+_ASKED_AS = {
+    "batch_rows": "batch_size",
+    "longest_row_tokens": "max_seq_len",
+    "lora_targets": "adapter.target_modules",
+    "max_wear_share": "limits.max_wear_share",
+}
+MEMORY = ("device_bytes", "host_bytes")
+
+
+def estimate_plan(
+    spec: ModelSpec,
+    values: Mapping[str, Any],
+    site: Site,
+    *,
+    longest_row_tokens: int,
+    mean_row_tokens: float,
+    num_steps: int,
+    given: Collection[str] = (),
+) -> dict[str, Any]:
+    """Memory for the longest row, times of the mean one. ApiError when it cannot fit: the numbers,
+    what does, and the field to blame if it is among the `given`."""
+    try:
+        config = TrainConfig.from_dict({"model": "", "dataset": "", **values})
+        mean = mean_row_tokens if config.packing == "on" else None  # else padded to the longest
+        job = JobSize(num_steps=num_steps, row_tokens=mean, rows_are_estimate=True)
+        spec = method_spec(spec, config)
+        box = site.box()
+        fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
+        plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
+    except CannotFit as e:
+        param, hint = _ASKED_AS.get(e.setting or "", e.setting), None
+        if e.setting in MEMORY:
+            param = e.setting if e.setting in given else None
+            better, hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
+            param = better or param
+        message = f"The job cannot fit: {e}.".replace("batch_rows", _ASKED_AS["batch_rows"])
+        raise ApiError(400, message, param=param, code="cannot_fit", hint=hint) from e
+    except StrategyConflict as e:
+        raise ApiError(400, f"{e}.", param="strategy", code="strategy_conflict") from e
+    except BadSetting as e:
+        name = _ASKED_AS.get(e.setting or "", e.setting)
+        param = f"{HYPERPARAMETERS}.{name}" if name else HYPERPARAMETERS
+        raise ApiError(400, f"{e}.", param=param, code="invalid_value") from e
+    report = plan_report(
+        plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job
+    )
+    return {**report, "total_steps": num_steps, "longest_row_is_estimate": True}
+
+
+def what_fits(
+    spec: ModelSpec, config: TrainConfig, site: Site, *, longest_row_tokens: int
+) -> tuple[str | None, str | None]:
+    """The field to blame where it is one, and the nearest values that would fit, each by itself, by
+    the names of a create body."""
+    nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
+    if "longest_row_tokens" in nearest:  # a row has all its answers, each of them up to a length
+        nearest["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
+    found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
+    hint = f"What would fit, each by itself: {', '.join(found)}." if found else None
+    return "strategy" if "strategy" in nearest else None, hint
