@@ -1,14 +1,15 @@
 """A multipart form, taken apart as it comes: the file's bytes pass through, nothing is spooled."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from .errors import ApiError
+from .filenames import MAX_CHARACTERS, parameters, safe_name
 
 MAX_FIELD_BYTES = 4096  # of a form field that is not the file
+MAX_FIELDS = 32
 
 
 @dataclass(slots=True)
@@ -85,20 +86,34 @@ class Form:
     def _header_end(self) -> None:
         part = self._part
         if part.header_name.lower() == b"content-disposition":
-            _, options = parse_options_header(bytes(part.header_value))
-            part.name = options.get(b"name", b"").decode("utf-8", "replace")
-            if b"filename" in options:
-                part.filename = options[b"filename"].decode("utf-8", "replace")
+            options = parameters(bytes(part.header_value))
+            part.name = options.get("name", "")
+            part.filename = options.get("filename")
         part.header_name.clear()
         part.header_value.clear()
 
     def _headers_finished(self) -> None:
         if self._part.name != self._file_field:
+            self._check_field(self._part.name)
             return
         if self.filename is not None:
             name = self._file_field
             raise ApiError(400, "One file at a time.", param=name, code="invalid_value")
-        self.filename = Path(self._part.filename or "file").name or "file"
+        filename = safe_name(self._part.filename or "")
+        if len(filename) > MAX_CHARACTERS:
+            message = (
+                f"The file's name has {len(filename)} characters; wanted {MAX_CHARACTERS} or fewer."
+            )
+            raise ApiError(400, message, param=self._file_field, code="invalid_value")
+        self.filename = filename
+
+    def _check_field(self, name: str) -> None:
+        if name in self.fields:
+            message = f"Field {name!r:.80} is given twice."
+            raise ApiError(400, message, param=name[:80], code="invalid_value")
+        if len(self.fields) == MAX_FIELDS:
+            message = f"The form has more than {MAX_FIELDS} fields."
+            raise ApiError(400, message, code="invalid_body")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._part.name == self._file_field:

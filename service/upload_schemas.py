@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from .filenames import MAX_CHARACTERS
 from .strict import Name, Strict, Whole, says
 
 MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000  # the range of the OpenAI API
@@ -26,7 +27,7 @@ class CreateUpload(Strict):
     bytes: Annotated[int, Whole(1, (1 << 63) - 1)] = Field(
         title="Bytes", description="Of the whole file. Its parts must add up to them."
     )
-    filename: Annotated[Name, StringConstraints(max_length=255)] = Field(
+    filename: Annotated[Name, StringConstraints(max_length=MAX_CHARACTERS)] = Field(
         title="Filename", description="The file's name; folders before it are left out."
     )
     mime_type: Name = Field(

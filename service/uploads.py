@@ -16,6 +16,7 @@ from headrace.storage import sync_directory
 
 from .contract import Daemon
 from .errors import ApiError, not_found
+from .filenames import safe_name
 from .files import Incoming
 from .jobs import FileRecord, PartRecord, UploadRecord, new_id
 from .upload_schemas import CompleteUpload, CreateUpload
@@ -53,7 +54,7 @@ class Uploads:
         record = UploadRecord(
             id=new_id("upload_"),
             bytes=request.bytes,
-            filename=Path(request.filename).name or "file",
+            filename=safe_name(request.filename),
             purpose=request.purpose,
             created_at=now,
             expires_at=now + LIFE_SECONDS,

@@ -5,6 +5,7 @@ from fastapi.responses import JSONResponse
 
 from ..bundle import bundle_of
 from ..export_answers import Bundle
+from ..filenames import attachment
 from .common import JobId, TheDaemon, require_job
 from .description import BAD, MISSING, answers
 
@@ -16,5 +17,5 @@ def bundle(job_id: JobId, daemon: TheDaemon) -> JSONResponse:
     """Settled request, configuration, hashes of data and weights, versions, hardware, curve."""
     job = require_job(daemon, job_id)
     made = bundle_of(daemon.journal, daemon.settings.jobs_dir, job)
-    name = f'attachment; filename="{job_id}.bundle.json"'
-    return JSONResponse(made, headers={"content-disposition": name})
+    headers = {"content-disposition": attachment(f"{job_id}.bundle.json")}
+    return JSONResponse(made, headers=headers)

@@ -13,6 +13,7 @@ from ..archive import Archive
 from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..export_answers import ExportReports
+from ..filenames import attachment
 from ..jobs import JobRecord
 from .common import JobId, TheDaemon, require_job
 from .description import MISSING, answers
@@ -40,7 +41,7 @@ def export(job_id: JobId, daemon: TheDaemon, checkpoint: Checkpoint = None) -> S
         media_type="application/x-tar",
         headers={
             "content-length": str(archive.num_bytes),
-            "content-disposition": f'attachment; filename="{name}.tar"',
+            "content-disposition": attachment(f"{name}.tar"),
         },
     )
 
@@ -56,7 +57,8 @@ def gguf(job_id: JobId, daemon: TheDaemon) -> FileResponse:
     path = Path(report["path"]) / name
     if not path.is_file():
         raise _gone(job_id)
-    return FileResponse(path, filename=f"{job_id}-{name}", media_type="application/octet-stream")
+    headers = {"content-disposition": attachment(f"{job_id}-{name}")}
+    return FileResponse(path, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/export/reports", **answers(ExportReports, MISSING))

@@ -10,6 +10,7 @@ from fastapi.responses import FileResponse
 from ..answers import Deleted, File, FilePage
 from ..contract import Daemon
 from ..errors import ApiError, not_found
+from ..filenames import attachment
 from ..files import Incoming, remove_file
 from ..jobs import FileRecord, UnknownId
 from ..shapes import file_object, page
@@ -119,7 +120,8 @@ def retrieve(file_id: FileId, daemon: TheDaemon) -> dict[str, Any]:
 def content(file_id: FileId, daemon: TheDaemon) -> FileResponse:
     """A file's bytes; ranges are served."""
     file = _require(daemon, file_id)
-    return FileResponse(file.path, filename=file.filename, media_type="application/octet-stream")
+    headers = {"content-disposition": attachment(file.filename)}
+    return FileResponse(file.path, media_type="application/octet-stream", headers=headers)
 
 
 @router.delete("/{file_id}", **answers(Deleted, BAD, MISSING))
