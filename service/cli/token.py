@@ -1,5 +1,6 @@
 """The access tokens of a daemon on this machine, by its tokens file; a running one sees changes."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +42,7 @@ def create(
 
 
 def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the tokens by their first characters; the tokens themselves are not kept."""
+    """List the tokens by their ids, their first characters; the tokens themselves are not kept."""
     tokens = _tokens(config, data_dir)
     used = tokens.last_used()
     entries = [
@@ -57,7 +58,7 @@ def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json =
     if as_json:
         print_json(entries)
         return
-    columns = ["token", "name", "scope", "made", "last used"]
+    columns = ["id", "name", "scope", "made", "last used"]
     rows = [
         [one["shown"], one["name"], one["scope"], _day(one["created_at"]), _day(one["last_used"])]
         for one in entries
@@ -66,21 +67,41 @@ def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json =
 
 
 def revoke(
-    shown: Annotated[str, typer.Argument(help="As `headrace token list` shows it.")],
+    token: Annotated[
+        str, typer.Argument(help="Its id, as `headrace token list` shows it, or its name.")
+    ],
     config: Config = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Forget a token: who holds it is refused from now on."""
+    """Forget a token: who holds it is refused from now on.
+
+    A name that several tokens have is refused, with their ids.
+    """
     tokens = _tokens(config, data_dir)
-    known = [entry["shown"] for entry in _entries(tokens)]
-    if not tokens.revoke(shown):
-        listed = ", ".join(known) or "none"
-        raise CliError(f"no token is listed as {shown}; there are: {listed}", Exit.REFUSED)
+    entries = _entries(tokens)
+    entry = _one(entries, token)
+    tokens.revoke(entry["shown"])
+    left = len(tokens.entries())
     if as_json:
-        print_json({"revoked": shown, "left": len(known) - 1})
+        print_json({"revoked": entry["shown"], "name": entry["name"], "left": left})
     else:
-        console().print(f"{shown}… is no token any more; {len(known) - 1} left", markup=False)
+        told = f"{entry['shown']}… ({entry['name']}) is no token any more; {left} left"
+        console().print(told, markup=False)
+
+
+def _one(entries: Sequence[dict[str, Any]], asked: str) -> dict[str, Any]:
+    """The token of that id, else the only one of that name. CliError, with the ids."""
+    of_id = [entry for entry in entries if entry["shown"] == asked]
+    found = of_id or [entry for entry in entries if entry["name"] == asked]
+    if len(found) > 1:
+        ids = ", ".join(f"{one['shown']} (made {_day(one['created_at'])})" for one in found)
+        raise CliError(f"{len(found)} tokens are named {asked!r}; give an id: {ids}", Exit.REFUSED)
+    if not found:
+        listed = ", ".join(f"{one['shown']} ({one['name']})" for one in entries) or "none"
+        raise CliError(f"no token has the id or the name {asked!r}; there are: {listed}",
+                       Exit.REFUSED)  # fmt: skip
+    return found[0]
 
 
 def _tokens(config: Path | None, data_dir: Path | None) -> "Tokens":
