@@ -15,7 +15,15 @@ from typing import Any, Literal, Self
 import pynvml
 
 from headrace.engine import Box, available_memory, detect_box, known_rates
-from headrace.storage import VolumeConfig, VolumeRoom, memory_status, probe_volume, refuse_same
+from headrace.storage import (
+    VolumeConfig,
+    VolumeRoom,
+    find_overpromises,
+    measure_rooms,
+    memory_status,
+    probe_volume,
+    refuse_same,
+)
 
 from .compiler import find_compiler
 from .errors import ApiError
@@ -148,6 +156,8 @@ def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
         status = asdict(probe_volume(volume))
         log.info("volume %s: %s, %s", status["path"], status["active"], status["why"])
         found.append(status)
+    for overpromise in find_overpromises(measure_rooms(volumes)):
+        log.warning("%s", overpromise)
     return found
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .scratch import Scratch
     from .slab import DeviceSlab, DeviceSlot
     from .slot import HostSlot
-    from .space import VolumeRoom, fit_store, measure_rooms
+    from .space import VolumeRoom, find_overpromises, fit_store, measure_rooms
     from .stats import LinkStats, StorageStatus, StoreStats
     from .store import TensorStore
     from .transfer import Fence, Mark, Transfer
@@ -74,6 +74,7 @@ _HOMES = {
     "HostArena": "pool",
     "HostSlot": "slot",
     "VolumeRoom": "space",
+    "find_overpromises": "space",
     "fit_store": "space",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
@@ -146,6 +147,7 @@ __all__ = [
     "drive_health",
     "fall_back",
     "find_commits",
+    "find_overpromises",
     "fit_store",
     "measure_rooms",
     "refuse_same",

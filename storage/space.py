@@ -49,6 +49,42 @@ def measure_rooms(
     return [_measure(volume, reserve_bytes) for volume in volumes]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overpromise:
+    """Limits that add up to more than their drive has: `promised_bytes` may stores of these
+    volumes still take, and `free_bytes`, less `reserve_bytes`, is all that there is. Pure."""
+
+    paths: tuple[str, ...]
+    promised_bytes: int
+    free_bytes: int
+    reserve_bytes: int
+
+    def __str__(self) -> str:
+        who, limit = f"volume {self.paths[0]}", "its limit"
+        if len(self.paths) > 1:
+            who, limit = f"volumes {', '.join(self.paths)} (one drive)", "their limits"
+        return (
+            f"{who} may take {_shown(self.promised_bytes)} more by {limit}, but "
+            f"{_shown(self.free_bytes)} are free on the drive, {_shown(self.reserve_bytes)} of "
+            f"them kept in reserve; plans go by what is there"
+        )
+
+
+def find_overpromises(rooms: Sequence[VolumeRoom]) -> list[Overpromise]:
+    """The drives whose volumes have limits beyond what is free there, one entry a drive."""
+    found = []
+    for device in dict.fromkeys(map(_device, rooms)):
+        here = [room for room in rooms if _device(room) == device and room.limit_bytes is not None]
+        promised = sum(max(0, (room.limit_bytes or 0) - room.taken_bytes) for room in here)
+        free = min((room.free_bytes for room in here), default=0)
+        reserve = max((room.reserve_bytes for room in here), default=0)
+        if promised > max(0, free - reserve):
+            paths = tuple(room.path for room in here)
+            found.append(Overpromise(paths=paths, promised_bytes=promised, free_bytes=free,
+                                     reserve_bytes=reserve))  # fmt: skip
+    return found
+
+
 def fit_store(
     rooms: Sequence[VolumeRoom],
     records: Sequence[RecordSpec],
@@ -141,6 +177,10 @@ def _check_limit(room: VolumeRoom, wanted: int) -> None:
             f"by stores that are there, of a limit of {room.limit_bytes}; raise the limit, "
             "remove a store, or add a volume"
         )
+
+
+def _shown(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB"
 
 
 def _device(room: VolumeRoom) -> int | str:

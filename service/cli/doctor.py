@@ -45,6 +45,7 @@ def examine(volumes: Sequence[str], data_dir: Path, *, device: str = "auto") -> 
         yield check
         if check.verdict != "fail":
             yield from _check_drive(volume, gpu=device != "cpu" and _has_cuda())
+    yield from check_limits(volumes)
 
 
 def _check_host(data_dir: Path, device: str) -> Iterator[Check]:
@@ -178,3 +179,20 @@ def check_volume(volume: str) -> Check:
         "the host, bind-mounted); buffered I/O goes through the page cache"
     )
     return Check(name=f"volume {volume}", verdict="warn", found=found, fix=fix)
+
+
+def check_limits(volumes: Sequence[str]) -> Iterator[Check]:
+    """Limits of volumes promise no more than their drives have; nothing without limits."""
+    from headrace.storage import VolumeConfig, find_overpromises, measure_rooms
+
+    limited = [one for one in map(VolumeConfig.parse, volumes) if one.limit_bytes is not None]
+    if not limited:
+        return
+    found = find_overpromises(measure_rooms(limited))
+    for one in found:
+        fix = "lower the limit (--volume PATH:BYTES), or make room on the drive"
+        yield Check(name=f"limit {', '.join(one.paths)}", verdict="warn", found=str(one), fix=fix)
+    if not found:
+        yield Check(
+            name="limits", verdict="pass", found="the drives have what the volumes may take"
+        )

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.service.cli import doctor, doctor_drives
+from headrace.service.settings import Settings
+from headrace.service.site import probe_volumes
 from headrace.storage import DriveHealth
 
 
@@ -35,3 +37,20 @@ def test_wear_that_cannot_be_read_is_unknown(
 def test_gds_without_kvikio_is_no_fault(tmp_path: Path) -> None:
     check = doctor_drives.check_gds(tmp_path)
     assert check.verdict == "pass" and "kvikio is not installed" in check.found
+
+
+def test_a_limit_beyond_the_free_drive_is_a_warning(tmp_path: Path) -> None:
+    (check,) = doctor.check_limits([f"{tmp_path}:900TB"])
+    assert check.verdict == "warn" and "900,000.0 GB" in check.found and "free" in check.found
+    assert [one.verdict for one in doctor.check_limits([f"{tmp_path}:1MB"])] == ["pass"]
+    assert not list(doctor.check_limits([str(tmp_path)]))
+
+
+def test_a_start_warns_of_a_limit_beyond_the_free_drive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for limit, times in (("900TB", 1), ("1MB", 0)):
+        caplog.clear()
+        probe_volumes(Settings(data_dir=tmp_path, volumes=(f"{tmp_path}:{limit}",)))
+        told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert len(told) == times and all("by its limit, but" in one for one in told)
