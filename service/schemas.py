@@ -179,7 +179,7 @@ class CreateJob(Strict):
     ] = says(
         "Durability",
         'When the training state is committed, such as {"minutes": 10}. step: after every step; '
-        "none: at the end alone.",
+        "none: only where the run ends or is stopped.",
     )
     keep_commits: Annotated[int, Whole(0, 16)] | None = says(
         "Commits kept",
@@ -198,8 +198,8 @@ class CreateJob(Strict):
     resume_from: Name | None = says(
         "Resume from",
         "A checkpoint, or a job that has ended. Of a checkpoint or a job that succeeded the "
-        "weights are taken; a failed or cancelled job's training state is gone on with, under its "
-        "own settings. auto: a fresh start from model.",
+        "weights are taken. A failed job's training state is gone on with, under its own settings; "
+        "so is a cancelled one's, as long as it is there. auto: a fresh start from model.",
     )
     dataset: Dataset | None = says("Data set", "How the rows of the files are to be read.")
 

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,6 +120,13 @@ def test_metrics_count_steps_and_forget_ended_jobs(
         assert line in text.splitlines()
     daemon.journal.move(job.id, "cancelled")
     assert job.id not in client.get("/metrics").text
+
+
+def test_the_readme_names_the_metrics_that_there_are(client: httpx2.Client) -> None:
+    served = set(re.findall(r"^# TYPE (headrace_\w+)", client.get("/metrics").text, re.MULTILINE))
+    served = {name for name in served if not name.endswith("_created")}
+    readme = Path(__file__).parents[2].joinpath("service/README.md").read_text(encoding="utf-8")
+    assert len(served) > 20 and set(re.findall(r"`(headrace_\w+)`", readme)) == served
 
 
 def test_models_are_folders_and_what_jobs_made(
