@@ -102,10 +102,8 @@ class DriftWatch:
         self._seen.append(report)
         if len(self._seen) < _WINDOW:
             return None
-        shares = [
-            (one.step_seconds - one.commit_seconds) / one.planned_seconds - 1 for one in self._seen
-        ]
-        share = median(shares)
+        middle = sorted(self._seen, key=_share)[len(self._seen) // 2]
+        share = _share(middle)
         if abs(share) <= DRIFT:
             self._told = None
             return None
@@ -115,8 +113,8 @@ class DriftWatch:
         self._told = resource
         return Drift(
             share=share,
-            measured_seconds=median(one.step_seconds - one.commit_seconds for one in self._seen),
-            planned_seconds=report.planned_seconds,
+            measured_seconds=middle.step_seconds - middle.commit_seconds,
+            planned_seconds=middle.planned_seconds,
             reason=reason,
         )
 
@@ -148,6 +146,11 @@ class DriftWatch:
         planned = median(one.planned_bytes / one.planned_seconds for one in moved)
         text = f"{link} carried {rate / 1e9:.3g} GB/s, {planned / 1e9:.3g} planned"
         return link, gap, text
+
+
+def _share(step: StepReport) -> float:
+    """How much longer a step took than planned, its commit aside."""
+    return (step.step_seconds - step.commit_seconds) / step.planned_seconds - 1
 
 
 def with_plan(links: Mapping[str, LinkReport], expected: StepCost) -> dict[str, LinkReport]:

@@ -137,7 +137,7 @@ def mismatch(export_dir: Path, form: ExportForm, found: Comparison, *, hint: str
         f"{found.num_positions} positions they differ by up to {found.max_abs_diff:.4g}, of which "
         f"rounding to {form.dtype} does not explain {found.unexplained_diff:.4g}, where "
         f"{found.tolerance:.4g} is allowed; the same token is likeliest at "
-        f"{found.argmax_agreement:.1%} of them. {hint}"
+        f"{100 * found.argmax_agreement:.1f} % of them. {hint}"
     )
 
 

@@ -219,18 +219,17 @@ class Daemon:
         model = find_model(body["model"], roots, self.journal)
         if model is None:
             raise unknown_model(body["model"], roots, self.journal)
+        training = require_rows(self.journal, body["training_file"], "training_file")
+        validation = None
+        if body.get("validation_file"):
+            validation = require_rows(self.journal, body["validation_file"], "validation_file")
         return Sources(
             model_dir=model.path,
-            training_file=self._file(body, "training_file"),
-            validation_file=(
-                self._file(body, "validation_file") if body.get("validation_file") else None
-            ),
-            training_name=body["training_file"],
-            validation_name=body.get("validation_file") or "",
+            training_file=Path(training.path),
+            validation_file=Path(validation.path) if validation else None,
+            training_name=training.filename,
+            validation_name=validation.filename if validation else "",
         )
-
-    def _file(self, body: Mapping[str, Any], param: str) -> Path:
-        return Path(require_rows(self.journal, body[param], param).path)
 
     def _prepare_request(self, job: JobRecord) -> PrepareRequest:
         settled = method_of(kind_of(job.request), job.hyperparameters)

@@ -111,7 +111,7 @@ def _resolved(schema: Mapping[str, Any], option: Mapping[str, Any]) -> Mapping[s
 def _kind(name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Kind, Sequence[str]]:
     choices = [choice for one in options for choice in one.get("enum", [one.get("const")])]
     if choices and all(isinstance(choice, str) for choice in choices):
-        return "choice", choices
+        return "choice", [choice for choice in choices if choice != "auto"]  # it is there already
     types = {one.get("type") for one in options}
     if types == {"integer"} and counts_bytes(name):
         return "bytes", ()

@@ -29,7 +29,7 @@ class Every(Strict):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     steps: Count | None = says("Checkpoint every", "So many steps.")
-    minutes: Positive | None = says("Checkpoint every", "So many minutes.")
+    minutes: Positive | None = says("Checkpoint by the clock", "Every so many minutes.")
 
     @validator(mode="after")
     def _says_something(self) -> Self:

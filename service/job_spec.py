@@ -233,4 +233,12 @@ def prepare_request(
         after_seq=after_seq,
         train_on=settled.get("train_on", "assistant"),  # jobs from before there was a choice
         columns=columns_of(body),
+        names={
+            path.name: name
+            for path, name in (
+                (sources.training_file, sources.training_name),
+                (sources.validation_file, sources.validation_name),
+            )
+            if path and name
+        },
     )

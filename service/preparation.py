@@ -65,6 +65,13 @@ class PrepareRequest:
     after_seq: int = 0
     train_on: str = "assistant"
     columns: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # of files: what their user calls each
+
+    def named(self, text: str) -> str:
+        """The text with the files called as their user does."""
+        for stored, name in self.names.items():
+            text = text.replace(stored, name)
+        return text
 
     def write(self) -> None:
         """Leave it where the child finds it, and take away what an earlier try has left."""
@@ -136,7 +143,8 @@ def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
             emit(RunEvent(type="message", message=said))
         emit(RunEvent(type="message", message=describe(param, report), data=report.to_dict()))
         for warning in report.warnings:
-            emit(RunEvent(type="message", level="warn", message=f"{param}: {warning}"))
+            said = f"{param}: {request.named(warning)}"
+            emit(RunEvent(type="message", level="warn", message=said))
         return made
 
     made = tokenize(request.training_file, "training_file", dataset, None)
@@ -207,7 +215,8 @@ def describe(param: str, report: DataReport) -> str:
     return (
         f"{param}: {report.kept} {rows} ({formats}){dropped}{parted}, {report.tokens} tokens, of "
         f"which {report.trained_tokens} are trained on; the longest row has {report.longest}; "
-        f"packing saves {report.padding['saved_by_packing']:.0%} of what padding would compute"
+        f"packing saves {100 * report.padding['saved_by_packing']:.0f} % of what padding would "
+        "compute"
     )
 
 

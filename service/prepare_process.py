@@ -38,7 +38,11 @@ def run(job_dir: Path, prepare: Callable[[PrepareRequest, Emit], TrainConfig]) -
                 events.append(
                     RunEvent(type="message", message=message, data=refusal.report.to_dict())
                 )
-            error = {"code": refusal.code, "message": str(refusal), "param": refusal.param}
+            error = {
+                "code": refusal.code,
+                "message": request.named(str(refusal)),
+                "param": refusal.param,
+            }
             write_json(job_dir / "refusal.json", error)
             return 0
         write_json(job_dir / "prepared.json", config.to_dict())

@@ -50,8 +50,8 @@ def bottleneck(report: Mapping[str, Any]) -> str:
     share = min(1.0, seconds / step_seconds)
     if share < QUIET_SHARE:
         total = min(1.0, sum(waits.values()) / step_seconds)
-        return f"compute; layers arrive in time ({total:.0%} of the step is waiting)"
-    return f"{what} {share:.0%} of the step"
+        return f"compute; layers arrive in time ({100 * total:.0f} % of the step is waiting)"
+    return f"{what} {100 * share:.0f} % of the step"
 
 
 def public_metrics(report: Mapping[str, Any], rates: Mapping[str, Any]) -> dict[str, Any]:

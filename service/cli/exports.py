@@ -80,7 +80,8 @@ def describe_check(report: Mapping[str, Any] | None) -> str:
         f"\nread back: rounding to the export's dtype moves logits by up to "
         f"{check['rounding_diff']:.3g}, anything else by {check['unexplained_diff']:.3g} "
         f"({check['tolerance']:.3g} allowed);"
-        f" the same token likeliest at {check['argmax_agreement']:.1%} of {positions} positions"
+        f" the same token likeliest at {100 * check['argmax_agreement']:.1f} % of "
+        f"{positions} positions"
     )
 
 

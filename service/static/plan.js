@@ -46,8 +46,8 @@ function time(plan) {
   const { duration, per_second } = FORMATS;
   const all = plan.total_steps ? `${duration(plan.total_steps * step.expected)}` : duration(step.expected);
   const spread = plan.total_steps
-    ? `${duration(plan.total_steps * step.low)} to ${duration(plan.total_steps * step.high)}`
-    : `${duration(step.low)} to ${duration(step.high)}`;
+    ? `${duration(plan.total_steps * step.low)} and ${duration(plan.total_steps * step.high)}`
+    : `${duration(step.low)} and ${duration(step.high)}`;
   const steps = plan.total_steps ? `${FORMATS.count(plan.total_steps)} steps of ${duration(step.expected)}, ` : "a step; ";
   return [
     words("p", "big", `About ${all}`),

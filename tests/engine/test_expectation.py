@@ -116,3 +116,14 @@ def test_what_begins_again_is_told_again_and_what_was_never_measured_is_not() ->
     steps = [report(i, **slow) for i in range(7)] + [report(i) for i in range(7)]
     assert len(told(DriftWatch(MEASURED), steps + steps)) == 2
     assert told(DriftWatch(default_rates("cpu")), steps) == []
+
+
+def test_the_numbers_of_a_drift_are_of_one_step() -> None:
+    """Steps of many lengths: the told share is that of the told seconds."""
+    watch = DriftWatch(MEASURED)
+    drifts = []
+    for step, planned in enumerate((1.0, 1.0, 4.0, 2.0, 8.0, 3.0), 1):
+        taken = planned * (1.3 + 0.1 * step)
+        drifts.append(watch.look(report(step, step_seconds=taken, planned_seconds=planned)))
+    (drift,) = [one for one in drifts if one is not None]
+    assert drift.measured_seconds / drift.planned_seconds - 1 == pytest.approx(drift.share)

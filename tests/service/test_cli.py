@@ -299,7 +299,7 @@ def test_export_of_a_gguf_file_copies_it_and_says_what_was_read_back(
     assert tmp_path.joinpath("deep", "mine.gguf").read_bytes() == b"GGUF"
     shown = " ".join(capsys.readouterr().out.split())
     assert "moves logits by up to 0.0123, anything else by 0.0004 (0.02 allowed)" in shown
-    assert "99.0% of 96 positions" in shown
+    assert "99.0 % of 96 positions" in shown
 
 
 def test_export_of_a_gguf_file_comes_over_the_network_where_it_is_not_here(

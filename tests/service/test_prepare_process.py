@@ -178,10 +178,12 @@ def test_child_leaves_a_spec_and_its_story(model_dir: Path, tmp_path: Path) -> N
 
 def test_child_leaves_the_reason_when_it_refuses(model_dir: Path, tmp_path: Path) -> None:
     job_dir = tmp_path / "job"
-    make_request(model_dir, job_dir, [*GOOD, '{"messages": 3}']).write()
+    names = {"rows.jsonl": "rivers.jsonl"}
+    make_request(model_dir, job_dir, [*GOOD, '{"messages": 3}'], names=names).write()
     assert asyncio.run(Preparer().prepare(job_dir)) is None
     refusal = read_json(job_dir / "refusal.json")
     assert refusal and refusal["param"] == "training_file" and "line 4" in refusal["message"]
+    assert "rivers.jsonl, line 4" in refusal["message"], refusal
     assert not (job_dir / "prepared.json").exists()
     last = EventReader(job_dir / "events.jsonl").read()[-1]
     assert last.level == "info" and last.data["bad_rows"] == 1  # the job's move tells the error
