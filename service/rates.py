@@ -41,9 +41,9 @@ class Rates:
 def bottleneck(report: Mapping[str, Any]) -> str:
     """What held the step up, in a sentence with its share of the step."""
     waits = {
-        "waits for layers to be read": report["stall_read_seconds"],
-        "waits for layers to be written back": report["stall_write_seconds"],
-        "waits for the commit": report["commit_seconds"],
+        "waiting for layers to be read": report["stall_read_seconds"],
+        "waiting for layers to be written back": report["stall_write_seconds"],
+        "waiting for the commit": report["commit_seconds"],
     }
     step_seconds = max(float(report["step_seconds"]), 1e-9)
     what, seconds = max(waits.items(), key=lambda item: item[1])
@@ -51,7 +51,7 @@ def bottleneck(report: Mapping[str, Any]) -> str:
     if share < QUIET_SHARE:
         total = min(1.0, sum(waits.values()) / step_seconds)
         return f"compute; layers arrive in time ({100 * total:.0f} % of the step is waiting)"
-    return f"{what} {100 * share:.0f} % of the step"
+    return f"{what}, {100 * share:.0f} % of the step"
 
 
 def public_metrics(report: Mapping[str, Any], rates: Mapping[str, Any]) -> dict[str, Any]:

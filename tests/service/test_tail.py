@@ -157,7 +157,7 @@ def test_metrics_update_what_the_job_shows(journal: Journal, tmp_path: Path) -> 
     assert engine["tokens_per_s"] == 200.0 and engine["eta_s"] == 4.0
     assert engine["link_bytes"] == {"nvme_read": 2000, "nvme_write": 1000}
     assert engine["tokens_seen"] == 200
-    assert "read 60 % of the step" in engine["bottleneck"]
+    assert "read, 60 % of the step" in engine["bottleneck"]
     assert job(journal).phase == "training"
 
 
@@ -289,7 +289,7 @@ def test_rates_are_means_over_the_last_steps() -> None:
 def test_bottleneck_is_compute_when_nothing_waits() -> None:
     quiet = report(1, 2) | {"stall_read_seconds": 0.01}
     assert bottleneck(quiet).startswith("compute")
-    assert "commit 40 %" in bottleneck(quiet | {"commit_seconds": 0.2})
+    assert "commit, 40 %" in bottleneck(quiet | {"commit_seconds": 0.2})
 
 
 def test_an_event_and_what_the_job_shows_of_it_are_taken_in_together_or_not_at_all(
