@@ -256,8 +256,10 @@ def _with_kept(
     if config.recompute != "auto":
         return keeping(num_layers if config.recompute == "none" else 0)
     spare = device_limit - sizes.device(placement)
+    # Where all are kept, none needs room to be computed again; and kept weights come on top of the
+    # activations, for some layers: begin with more than can fit, give up as many as it takes.
+    spare += sizes.working_bytes
     count = min(num_layers, max(0, spare // max(1, sizes.kept_layer_bytes)))
-    # Kept weights come on top of the activations, for some layers: give up as many as it takes.
     while count and sizes.device(keeping(count)) > device_limit:
         count -= 1
     return keeping(count)

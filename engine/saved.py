@@ -22,31 +22,32 @@ def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> 
     `row_tokens` is what attention may hold scores or a mask of at once; 0: of none. In elements of
     the compute dtype: inputs of the two norms and of their scaling, of the projections, queries,
     keys, values and attention output (by document, and joined), and four intermediates; the norms'
-    fp32 copies come on top in bf16 compute. A compiled layer saves less, since it recomputes what
-    is cheap.
+    fp32 copies come on top in bf16 compute. A compiled layer recomputes what is cheap: of it there
+    are the inputs of norms and products, queries, keys, values, what attention makes of them, and
+    three intermediates. Layers with experts are not compiled whole and save what others do.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
     attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
     attention += expert_bytes(spec, width)
-    if config.compile != "off":
-        fused = 6 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
-        return fused * width + attention
+    if config.compile != "off" and spec.experts is None:
+        saved = 4 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
+        saved += compiled_copies(spec, config, row_tokens)
+        return saved * width + compiled_norm_bytes(spec, width) + attention
     elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
     fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
     return elements * width + fp32_norms + norm_bytes(spec) + attention
 
 
-def working_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> int:
-    """Bytes that one layer's forward and backward hold for a token at their peak.
+def under_way_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> int:
+    """Bytes that a layer's backward holds for a token at its peak, besides what is saved.
 
-    What is saved, and the gradients under way: two hidden- and two intermediate-sized tensors,
-    and those of attention scores that are not fused.
+    Gradients: two hidden- and two intermediate-sized tensors, and those of attention scores that
+    are not fused.
     """
     width = DTYPE_BYTES[config.compute_dtype]
-    under_way = 2 * (spec.hidden_size + spec.intermediate_size) * width
-    under_way += attention_bytes(spec, width, row_tokens)
-    return saved_token_bytes(spec, config, row_tokens) + under_way
+    gradients = 2 * (spec.hidden_size + spec.intermediate_size) * width
+    return gradients + attention_bytes(spec, width, row_tokens)
 
 
 def norm_bytes(spec: ModelSpec) -> int:
@@ -54,12 +55,38 @@ def norm_bytes(spec: ModelSpec) -> int:
 
     In float32, in which norms compute whatever the compute dtype is.
     """
+    return 2 * 4 * sum(norm_widths(spec))
+
+
+def norm_widths(spec: ModelSpec) -> list[int]:
+    """Elements per token of the inputs of norms beyond Llama's two."""
     names = _tensors(spec)
     outer = sum(name.endswith("layernorm.weight") for name in names)
     widths = [spec.hidden_size] * max(0, outer - 2)
     if "self_attn.q_norm.weight" in names:
         widths += [spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim]
-    return 2 * 4 * sum(widths)
+    return widths
+
+
+def compiled_norm_bytes(spec: ModelSpec, width: int) -> int:
+    """Bytes per token that norms beyond Llama's two save in a compiled layer: inputs and scales.
+
+    Of one projection with queries, keys and values in it the result is kept whole besides.
+    """
+    heads = spec.num_heads + spec.num_kv_heads
+    scales = 4 * heads if norm_widths(spec) else 0
+    joined = "self_attn.qkv_proj.weight" in _tensors(spec)
+    beside = 2 * spec.num_kv_heads * spec.head_dim if joined else 0
+    return width * (sum(norm_widths(spec)) + beside) + scales
+
+
+def compiled_copies(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> int:
+    """Elements per token that keys and values take, copied for each head of queries, where packed
+    rows attend with a mask (`packed_way`) and `attention_bytes` counts none for a window's."""
+    masked = config.packing != "off" and row_tokens > 0
+    if not masked or _window_masks(spec, row_tokens) or spec.attention_softcap:
+        return 0
+    return 2 * (spec.num_heads - spec.num_kv_heads) * spec.head_dim
 
 
 def attention_bytes(spec: ModelSpec, width: int, row_tokens: int) -> int:
@@ -73,8 +100,7 @@ def attention_bytes(spec: ModelSpec, width: int, row_tokens: int) -> int:
     sums = 4 * (spec.num_heads + 2)  # and the two norms' scales
     apart = (spec.num_heads - spec.num_kv_heads) * spec.head_dim
     joined = apart * width if "self_attn.qkv_proj.weight" in _tensors(spec) else 0
-    masked = any(kind.window is not None and kind.window < row_tokens for kind in spec.layer_kinds)
-    if not (masked or spec.attention_softcap):
+    if not (_window_masks(spec, row_tokens) or spec.attention_softcap):
         return sums + joined
     copied = 2 * apart
     scores = SCORE_BYTES * spec.num_heads * row_tokens if spec.attention_softcap else 0
@@ -103,6 +129,10 @@ def adapter_bytes(spec: ModelSpec, width: int) -> int:
         narrow = sum(up.full_shape[1] * passed_share(spec, up.name) for up in ups)
         widths.append(max(up.full_shape[0] for up in ups) + ceil(narrow))
     return width * max(widths, default=0)
+
+
+def _window_masks(spec: ModelSpec, row_tokens: int) -> bool:
+    return any(kind.window is not None and kind.window < row_tokens for kind in spec.layer_kinds)
 
 
 def _tensors(spec: ModelSpec) -> set[str]:

@@ -12,13 +12,17 @@ from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
-from .saved import saved_token_bytes, working_token_bytes
+from .saved import saved_token_bytes, under_way_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
 FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
-# Thread stacks, library scratch and allocator slack that no other line counts; measured.
-RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 512 * MIB}
+# What no other line counts, measured: thread stacks and library scratch; on a GPU CUDA's context
+# and the kernels it loads.
+RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 1024 * MIB}
+# What torch reserves on a GPU beyond what it gives out: blocks that a layer leaves are not always
+# those that the next one wants. A part of what a layer works in, measured.
+_LOOSE_BYTES, _LOOSE_SHARE = 64 * MIB, 0.6
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
@@ -34,7 +38,7 @@ class Sizes:
     step_tokens: int  # computed tokens of the largest step, padding too
     microbatch_tokens: int  # of the largest microbatch
     saved_token_bytes: int  # that autograd saves in a layer for a token
-    working_token_bytes: int  # that forward and backward of a layer hold for one at their peak
+    under_way_token_bytes: int  # that backward of a layer holds besides at its peak
     state_bytes: tuple[int, ...]  # of each record in memory, whole pages
     grad_bytes: tuple[int, ...]  # of each record's gradient where it is kept
     piece_bytes: int  # through which frozen weights are converted
@@ -73,7 +77,7 @@ class Sizes:
             step_tokens=extent.step_tokens,
             microbatch_tokens=extent.microbatch_tokens,
             saved_token_bytes=saved_token_bytes(spec, config, row_tokens),
-            working_token_bytes=working_token_bytes(spec, config, row_tokens),
+            under_way_token_bytes=under_way_token_bytes(spec, config, row_tokens),
             grad_bytes=tuple(kept_grad_bytes(config, record) for record in spec.records),
             piece_bytes=piece,
             layer_elements=largest_layer,
@@ -113,19 +117,53 @@ class Sizes:
 
     @property
     def kept_layer_bytes(self) -> int:
-        """Activations of every microbatch of a step for one layer."""
-        return self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
+        """Activations of every microbatch of a step for one layer; its input is counted apart."""
+        saved = self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
+        return saved - self.hidden_bytes
+
+    @property
+    def under_way_bytes(self) -> int:
+        """What backward of one layer and microbatch holds at its peak besides what is saved."""
+        return self.microbatch_tokens * self.under_way_token_bytes
+
+    @property
+    def working_bytes(self) -> int:
+        """What a layer that was not kept holds at the peak of its forward and backward."""
+        saved = self.microbatch_tokens * self.saved_token_bytes + self._masks(
+            self.microbatch_tokens
+        )
+        return saved + self.under_way_bytes
+
+    @property
+    def loss_bytes(self) -> int:
+        """What the loss of a chunk of tokens holds at its peak."""
+        # A bounded logit waits with its slope, which is found by way of its square.
+        each = 4 if self.config.compute_dtype == "float32" else 12
+        each += 8 * bool(self.spec.logit_softcap)
+        return self.config.loss_chunk_tokens * self.spec.vocab_size * each
+
+    def layer_peak_bytes(self, placement: Placement) -> int:
+        """What layers take on the device at their peak above all that is kept.
+
+        Backward comes to the last layer first, and lets go of what was kept of it: a layer that is
+        computed again has the room of those behind it.
+        """
+        kept, freed, most = set(placement.keep_layers), 0, 0
+        for layer in reversed(range(self.spec.num_layers)):
+            one = self.under_way_bytes if layer in kept else self.working_bytes
+            most = max(most, one - freed)
+            freed += self.kept_layer_bytes if layer in kept else 0
+        return most
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""
         config, spec = self.config, self.spec
-        fp32_compute = config.compute_dtype == "float32"
         table = spec.vocab_size * spec.hidden_size
         away = [len(placement.parked(tier)) for tier in ("host", "nvme")]
         boundary = self.boundary_bytes - sum(away) * self.hidden_bytes
         roads = sum(count > 0 for count in away)
         boundary += roads * NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes
-        logits = config.loss_chunk_tokens * spec.vocab_size
+        in_layers = self.layer_peak_bytes(placement)
         return {
             "slots": self._slots(placement),
             "state": self._state(placement, "device", frozen=False),
@@ -138,13 +176,13 @@ class Sizes:
             "layer_weights": self.layer_weights_bytes,
             "layer_grad": self.layer_grad_elements * 4,
             "boundary_activations": boundary + 2 * self.hidden_bytes,
-            "layer_activations": self.microbatch_tokens * self.working_token_bytes
-            + self._masks(self.microbatch_tokens),
+            "layer_activations": in_layers,
             "kept_activations": len(placement.keep_layers) * self.kept_layer_bytes,
             "kept_weights": self._kept_weights(placement),
-            # A bounded logit waits with its slope, which is found by way of its square.
-            "loss_chunk": logits * ((4 if fp32_compute else 12) + 8 * bool(spec.logit_softcap)),
+            # The loss is taken while no layer is computed: beyond what a layer takes, that is.
+            "loss_chunk": max(0, self.loss_bytes - in_layers),
             "samples": sample_bytes(spec, config),
+            "allocator": self._loose,
             "runtime": RUNTIME_BYTES[config.device],
         }
 
@@ -235,6 +273,13 @@ class Sizes:
             for i, size in enumerate(self.grad_bytes)
             if keeps_grad_on_device(i, tiers, grad_tier, on_host) == on_device
         )
+
+    @property
+    def _loose(self) -> int:
+        """What the device's allocator holds that nobody uses; the slab's parts are of one piece."""
+        if self.config.device == "cpu":
+            return 0
+        return _LOOSE_BYTES + int(_LOOSE_SHARE * self.working_bytes)
 
     @property
     def _grad_buffers(self) -> int:

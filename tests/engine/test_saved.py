@@ -1,12 +1,15 @@
 """What a layer's graph holds is what the plan counts for it, in every family."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
 from headrace.engine import TrainConfig
+from headrace.engine.config import Compile
 from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.methods import method_spec
 from headrace.engine.model import ModelSpec
@@ -32,6 +35,26 @@ def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(
     assert 0.7 * counted < held <= counted
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("case", "packed"),
+    [("llama", True), *((case, False) for case in ("llama", "qwen3", "gemma3_text", "phi3"))],
+)
+def test_a_compiled_graph_holds_what_is_counted(
+    case: str, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is saved is chosen before any kernel is made: without those the test takes seconds."""
+    partition = partial(torch.compile, backend="aot_eager_decomp_partition")
+    monkeypatch.setattr(torch, "compile", partition)
+    spec = spec_from_config(CONFIG_MAPPING[case.split("-")[0]](**SHARED, **CASES[case]).to_dict())
+    held = held_bytes(spec, torch.bfloat16, packed=packed, compile="dynamic")
+    chosen: dict[str, Any] = {"packing": "on" if packed else "off"}
+    settings = replace(CONFIG, compute_dtype="bfloat16", compile="dynamic", **chosen)
+    mask = ROWS * TOKENS * 2 * ROWS * TOKENS if packed else 0  # counted with the masks
+    counted = ROWS * TOKENS * saved_token_bytes(spec, settings, ROWS * TOKENS) + mask
+    assert 0.85 * counted < held <= counted
+
+
 @pytest.mark.parametrize("case", ["llama", "mixtral", "qwen3_moe"])
 def test_adapters_hold_no_more_than_is_counted(case: str) -> None:
     """Of experts those that a token passes, though all have adapters."""
@@ -42,9 +65,11 @@ def test_adapters_hold_no_more_than_is_counted(case: str) -> None:
     assert held <= ROWS * TOKENS * saved_token_bytes(tuned, settings, TOKENS)
 
 
-def held_bytes(spec: ModelSpec, dtype: torch.dtype, *, packed: bool) -> int:
+def held_bytes(
+    spec: ModelSpec, dtype: torch.dtype, *, packed: bool, compile: Compile = "off"
+) -> int:
     """Bytes that the graph of the greediest layer keeps, weights and positions left out."""
-    module = LayerModule(spec, device=torch.device("cpu"), dtype=dtype)
+    module = LayerModule(spec, device=torch.device("cpu"), dtype=dtype, compile=compile)
     shape = (1, ROWS * TOKENS) if packed else (ROWS, TOKENS)
     positions = module.positions(shape[1], torch.tensor([TOKENS] * ROWS), packed=packed)
     most = 0
