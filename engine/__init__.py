@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
+    from .packed_way import compiles_well
     from .packing import RowLengths, settle_microbatch
     from .plan import Box, CannotFit, Plan, make_plan
     from .prepare import (
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from .run import run_job
     from .schemes import compare_schemes
     from .shapes import SHAPES, shape_spec
-    from .sizes import compiles_well
     from .source import ModelError, UnknownFamily, read_model_spec, source_dtype
     from .strategies import STRATEGIES, StrategyConflict
     from .strategy_bench import bench_strategies
@@ -111,7 +111,7 @@ _HOMES = {
     "RowLengths": "packing",
     "settle_microbatch": "packing",
     "fit_microbatch": "fit",
-    "compiles_well": "sizes",
+    "compiles_well": "packed_way",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",

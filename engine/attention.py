@@ -19,8 +19,8 @@ from torch import Tensor, library
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from .packed_way import FLASH_MAX_HEAD
 from .recall import Recall
-from .sizes import FLASH_MAX_HEAD
 
 NAME = "headrace"
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)

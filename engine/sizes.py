@@ -1,7 +1,6 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
@@ -9,6 +8,7 @@ from .config import NUM_ANSWERS, TrainConfig
 from .frozen_pieces import piece_bytes
 from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
+from .packed_way import packed_way
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
@@ -16,7 +16,6 @@ from .saved import saved_token_bytes, under_way_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
-FLASH_MAX_HEAD = 256  # the widest head that the kernel for documents takes
 # What no other line counts, measured: thread stacks and library scratch; on a GPU CUDA's context
 # and the kernels it loads.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 1024 * MIB}
@@ -285,24 +284,6 @@ class Sizes:
     def _grad_buffers(self) -> int:
         one = round_up(self.largest_trained * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
-
-
-def packed_way(spec: ModelSpec, config: TrainConfig) -> Literal["kernel", "mask", "each"]:
-    """How documents attend (attention.py): by a kernel, one by one, or all with a mask."""
-    if config.packing == "off":
-        return "each"
-    half = config.device == "cuda" and config.compute_dtype == "bfloat16"
-    if half and not spec.attention_softcap and spec.head_dim <= FLASH_MAX_HEAD:
-        return "kernel"
-    return "each" if config.compile == "off" else "mask"
-
-
-def compiles_well(spec: ModelSpec, config: TrainConfig) -> bool:
-    """Whether layers are worth compiling unasked: on a GPU, but for those with experts, which stay
-    as they are written, and not where packed rows would need a mask for it."""
-    if config.device != "cuda" or spec.experts is not None:
-        return False
-    return packed_way(spec, replace(config, compile="dynamic")) != "mask"
 
 
 def sum_bytes(record: RecordLayout) -> int:

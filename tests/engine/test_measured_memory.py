@@ -29,13 +29,12 @@ def measured() -> Iterator[Any]:
 def test_what_was_reserved_and_used_is_what_is_planned(row: dict[str, Any]) -> None:
     case, result = CASES[row["case"]], row["result"]
     known = {field.name for field in fields(Placement)}
-    placement = Placement(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in result["placement"].items()
-            if name in known
-        }
-    )
+    chosen: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in result["placement"].items()
+        if name in known
+    }
+    placement = Placement(**chosen)
     config = TrainConfig(
         model="m",
         dataset="d",
