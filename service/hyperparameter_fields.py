@@ -135,15 +135,23 @@ class Hyperparameters(Strict):
         "Rows of the validation_file whose answers the model writes itself at every evaluation.",
     )
     sample_tokens: Annotated[int, Whole(1, 4096)] | None = says(
-        "Sample length", "Tokens written for a prompt, at most."
+        "Sample length",
+        "Tokens written for a prompt, at most. Wants sample_prompts or sample_rows.",
     )
     sample_prompt_tokens: Count | None = says(
-        "Sample prompt length", "Tokens of a prompt at most; of a longer one, the last so many."
+        "Sample prompt length",
+        "Tokens of a prompt at most; of a longer one, the last so many. Wants sample_prompts or "
+        "sample_rows.",
     )
     sample_temperature: Annotated[float, Number(least=0, below=100)] | None = says(
-        "Sample temperature", "0: always the likeliest token; above, tokens are drawn."
+        "Sample temperature",
+        "0: always the likeliest token; above, tokens are drawn. Wants sample_prompts or "
+        "sample_rows.",
     )
-    sample_seed: Seed | None = says("Sample seed", "For drawing tokens at a temperature above 0.")
+    sample_seed: Seed | None = says(
+        "Sample seed",
+        "For drawing tokens at a temperature above 0. Wants a sample_temperature above 0.",
+    )
     early_stopping: EarlyStopping | None = says(
         "Stop early",
         "End the run when evaluations no longer become better; wants a validation_file and "
@@ -154,7 +162,10 @@ class Hyperparameters(Strict):
         "How often a checkpoint is listed: after so many steps, or minutes, or whichever comes "
         "first. auto: never.",
     )
-    keep_last: Count | None = says("Checkpoints kept", "The newest so many checkpoints stay.")
+    keep_last: Count | None = says(
+        "Checkpoints kept",
+        "The newest so many checkpoints stay. More than one wants checkpoint_every.",
+    )
     keep_best: Annotated[int, Whole(0)] | None = says(
         "Best checkpoints kept",
         "Checkpoints of lowest evaluation loss that stay besides the newest; wants a "
