@@ -1,8 +1,10 @@
 """Does a step take what the plan says, and is `auto` the best? Plans by measured rates, held to it.
 
-Compute is measured when a case begins, and again whenever a probe tells that the box has become
-faster or slower. A run that the probe found on an unsteady box is made again, while there is time.
-A run that fails is told, and the others go on.
+Compute is measured when a case begins, and on a CPU also between the steps of each run: what is
+planned by rates of before is held to the steps, and so is the same plan at the speed that the box
+had meanwhile, which leaves the model's own error. A probe tells when the box has become faster or
+slower: a run on an unsteady box is made again while there is time. A run that fails is told, and
+the others go on.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,12 +28,18 @@ import torch
 
 from bench.prediction_cases import CASES, MB, Case, configure, contenders, with_budgets
 from headrace.engine import bench_step, calibrate_compute, fix_thresholds, usable_cores
+from headrace.engine.cost import step_cost
+from headrace.engine.measure_shape import measure_shape
+from headrace.engine.middle import middle_shape
+from headrace.engine.plan import Plan
+from headrace.engine.rates import Rates, ShapeRates
+from headrace.engine.step_cost import StepLoad, StepModel
 from headrace.storage import VolumeConfig, calibrate_volume
 
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
 STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
-MOVED = 0.10  # of the probe: from here on compute is measured again
+MOVED = {"cpu": 0.5, "cuda": 0.03}  # of the probe: from here on compute is measured again
 MALLOC_THRESHOLD_BYTES, MALLOC_ARENAS = 2**20, 2  # as service/child.py sets them for the worker
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
 TRIES = 3
@@ -106,7 +115,7 @@ class Bench:
     def _calibrate(self, case: Case, probed: float) -> float:
         """The probe at the last calibration, which is now when the box has changed since."""
         before = self._calibrated.get(case.name)
-        if before is None or abs(probed / before - 1) > MOVED:
+        if before is None or abs(probed / before - 1) > MOVED[self._device]:
             tokens = case.rows * case.tokens // case.microbatches
             config = configure(case, "auto", self._device)
             volume = self.volume(case)
@@ -123,9 +132,13 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         worked: list[float] = []
+        shapes: list[ShapeRates] = []
 
         @contextmanager
         def around(step: int) -> Iterator[None]:
+            if not on_gpu:
+                most = case.rows * case.tokens // case.microbatches
+                shapes.append(measure_shape(case.spec, config, most_tokens=most))
             before = process_time()
             yield
             worked.append(process_time() - before)
@@ -139,7 +152,7 @@ class Bench:
             num_steps=self._steps or case.steps,
             commit=case.commits,
             around=around,
-            look=lambda work: {"left_in_arena": work.arena.free_bytes},
+            look=lambda work: {"left_in_arena": work.arena.free_bytes, "plan_itself": work.plan},
         )
         drift = self._probe.seconds() / at_calibration - 1
         (run,) = found["runs"].values()
@@ -147,6 +160,7 @@ class Bench:
         spread = (max(timed) - min(timed)) / run["step_seconds"]
         host = plan["total_host_bytes"]
         reserved = torch.cuda.max_memory_reserved() if on_gpu else None
+        then = run["planned_seconds"] * slower(run["plan_itself"], shapes)
         return {
             "tiers": {tier: plan["tiers"].count(tier) for tier in sorted(set(plan["tiers"]))},
             "bottleneck": plan["forecast"]["bottleneck"],
@@ -157,6 +171,8 @@ class Bench:
             "all_seconds": timed,
             "processor_seconds": median(worked[1:]),
             "error": run["planned_seconds"] / run["step_seconds"] - 1,
+            "planned_then_seconds": then,
+            "error_then": then / run["step_seconds"] - 1,
             "drift": drift,
             "spread": spread,
             "steady": abs(drift) <= STEADY and spread <= SPREAD,
@@ -165,6 +181,26 @@ class Bench:
             "planned_host_bytes": host,
             "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
         }
+
+
+def slower(plan: Plan, shapes: list[ShapeRates]) -> float:
+    """The step at the speed that was measured in these rounds, by that at the plan's own."""
+    if not shapes:
+        return 1.0
+    basis, shape = plan.basis, middle_shape(shapes)
+    load = StepLoad.of(basis.sizes)
+
+    def seconds(rates: Rates) -> float:
+        model = StepModel(basis.sizes, rates, load)
+        return step_cost(model, basis.placement, plan.forecast.way, basis.drives).seconds
+
+    now = replace(
+        basis.rates,
+        layers=shape.layers,
+        head_flops=shape.head_flops,
+        work={**basis.rates.work, **shape.work},
+    )
+    return seconds(now) / seconds(basis.rates)
 
 
 def same_run(plan: Row, ways: list[str]) -> str:
@@ -211,6 +247,7 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
     ran = [row for row in rows if "failed" not in row]
     cases = {name: verdict(name, rows, device) for name in dict.fromkeys(r["case"] for r in rows)}
     errors = sorted(abs(row["error"]) for row in ran)
+    then = sorted(abs(row["error_then"]) for row in ran)
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
@@ -224,6 +261,8 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
         "num_unsteady": sum(not row["steady"] for row in ran),
         "median_error": median(errors) if errors else None,
         "worst_error": errors[-1] if errors else None,
+        "median_error_then": median(then) if then else None,
+        "worst_error_then": then[-1] if then else None,
         "worst_error_on_a_steady_box": max((abs(r["error"]) for r in ran if r["steady"]),
                                            default=None),
         "cases": cases,
@@ -295,7 +334,8 @@ def line(row: Row) -> str:
     reserved = row["reserved_share"]
     return (
         f"{name} {row['bottleneck']:8} planned {row['planned_seconds']:7.3f} s  measured "
-        f"{row['measured_seconds']:7.3f} s {100 * row['error']:+6.1f} %"
+        f"{row['measured_seconds']:7.3f} s {100 * row['error']:+6.1f} %, at the speed meanwhile "
+        f"{100 * row['error_then']:+6.1f} %"
         + (f"  reserved {reserved:.3f}" if reserved else "")
         + f"  host {row['host_share']:.3f}"
         + ("" if row["steady"] else f"  unsteady (probe {100 * row['drift']:+.0f} %, steps "
@@ -321,7 +361,9 @@ def say(found: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_unsteady']} on "
             f"an unsteady box: {100 * found['median_error']:.1f} % median, "
-            f"{100 * found['worst_error']:.1f} % worst: "
+            f"{100 * found['worst_error']:.1f} % worst; at the speed meanwhile "
+            f"{100 * found['median_error_then']:.1f} % and "
+            f"{100 * found['worst_error_then']:.1f} %: "
             + ("all held" if found["holds"] else "NOT ALL HELD")
         )
 
