@@ -1,5 +1,8 @@
 """Measuring a model's own layers and head: operations a second at several microbatch sizes."""
 
+from collections import deque
+from itertools import cycle
+
 import torch
 from torch import Tensor
 
@@ -7,16 +10,19 @@ from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
 from .layer import LayerModule, Weights, param_views
-from .layer_graph import backward, forward_graph
+from .layer_graph import Grads, backward, forward_graph
 from .measure_box import round_clock
 from .measure_work import measure_work
-from .model import ModelSpec
+from .model import ModelSpec, RecordLayout
 from .rates import LayerRate, ShapeRates
 from .stopwatch import Stopwatch, now
 
 # Microbatches that a layer is timed with, while one pass takes no longer than `_LONG_SECONDS`.
 TOKENS = {"cpu": (64, 256, 1024), "cuda": (1024, 4096, 16384)}
 _LONG_SECONDS = 1.0
+# A processor's caches hold what it did last: a layer is timed as a step comes to it, after others.
+_COPIES = {"cpu": 4, "cuda": 1}  # of a layer, in turn
+_MOST_BYTES = 2**31  # of all of them; larger ones pass through no cache
 _ROW_TOKENS = 1024
 _HEAD_TOKENS = {"cpu": 128, "cuda": 2048}
 
@@ -52,22 +58,23 @@ def _time_layer(
     layout = spec.of_kind("layer")[0]
     row = min(tokens, _ROW_TOKENS, spec.max_positions)
     rows = max(1, tokens // row)
-    weights: Weights = {}
-    for record in (layout, *filter(None, [spec.beside.get(layout.name)])):
-        flat = torch.empty(record.num_elements, dtype=dtype, device=clock.device).normal_(0, 0.02)
-        weights = {**weights, **param_views(flat, record)}
-    weights = module.leaves(layout, weights)
+    surroundings = _Surroundings(spec, module, clock, dtype)
     hidden = torch.randn(rows, row, spec.hidden_size, dtype=dtype, device=clock.device)
     grad = torch.randn_like(hidden)
     positions = module.positions(row, torch.full((rows,), row), packed=False)
 
-    def forward() -> Tensor:
-        return module.forward_only(layout, weights, hidden, positions)
+    def forward() -> None:
+        weights = surroundings.next_weights()
+        surroundings.keep(module.forward_only(layout, weights, hidden, positions))
 
     def both() -> None:
-        backward(forward_graph(module, layout, weights, hidden, positions), weights, grad)
+        weights = surroundings.next_weights()
+        graph = forward_graph(module, layout, weights, hidden, positions)
+        of_hidden, grads = backward(graph, weights, grad)
+        surroundings.keep(of_hidden, grads)
 
-    once, twice = clock.seconds(forward), clock.seconds(both)
+    between = surroundings.between
+    once, twice = clock.seconds(forward, between=between), clock.seconds(both, between=between)
     flops = layer_flops(spec, layout, tokens=rows * row, row_tokens=row)
     backward_part = backward_flops(spec, layout, tokens=rows * row, row_tokens=row)
     rate = LayerRate(
@@ -76,6 +83,58 @@ def _time_layer(
         backward_flops=backward_part / max(twice - once, 0.5 * once),
     )
     return rate, once + twice
+
+
+class _Surroundings:
+    """What lies about a layer's visit in a step, on a processor: other layers' weights, inputs that
+    wait, gradients that are summed, as many bytes of state as a record has. On a GPU nothing."""
+
+    def __init__(
+        self, spec: ModelSpec, module: LayerModule, clock: Stopwatch, dtype: torch.dtype
+    ) -> None:
+        count, device = sum(one.num_elements for one in _records(spec)), clock.device
+        copies = _COPIES[device.type] if 12 * count < _MOST_BYTES else 1
+        self._apart = copies > 1
+        self._weights = cycle([_random_weights(spec, module, device, dtype) for _ in range(copies)])
+        self._kept: deque[Tensor] = deque(maxlen=copies)
+        self._grads: Grads = {}
+        self._sums = torch.zeros(count if self._apart else 0, device=device)
+        self._state = torch.zeros(3 * count if self._apart else 0, device=device)
+
+    def next_weights(self) -> Weights:
+        """Those of the layer whose turn it is."""
+        return next(self._weights)
+
+    def keep(self, hidden: Tensor, grads: Grads | None = None) -> None:
+        """Hold what a layer made, as long as a step does."""
+        if self._apart:
+            self._kept.append(hidden)
+            self._grads = grads or {}
+
+    def between(self) -> None:
+        """What a step does between two layers; other figures have its time."""
+        start = 0
+        for value in self._grads.values():
+            self._sums[start : start + value.numel()] += value.reshape(-1)
+            start += value.numel()
+        self._grads = {}
+        self._state += 1.0
+
+
+def _random_weights(
+    spec: ModelSpec, module: LayerModule, device: torch.device, dtype: torch.dtype
+) -> Weights:
+    weights: Weights = {}
+    for record in _records(spec):
+        flat = torch.empty(record.num_elements, dtype=dtype, device=device).normal_(0, 0.02)
+        weights = {**weights, **param_views(flat, record)}
+    return module.leaves(spec.of_kind("layer")[0], weights)
+
+
+def _records(spec: ModelSpec) -> list[RecordLayout]:
+    """The first layer's record, and what lies beside it."""
+    layout = spec.of_kind("layer")[0]
+    return [layout, *filter(None, [spec.beside.get(layout.name)])]
 
 
 def _time_head(

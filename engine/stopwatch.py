@@ -8,6 +8,10 @@ from time import perf_counter
 import torch
 
 
+def _nothing() -> None:
+    """What is done between calls that follow each other at once."""
+
+
 class Stopwatch:
     """Times calls on a device: after one that warms up, those there is time for, `least` at least.
 
@@ -20,11 +24,14 @@ class Stopwatch:
         self.part_seconds = part_seconds
         self.least = least
 
-    def seconds(self, call: Callable[[], object]) -> float:
-        """Seconds of one call."""
+    def seconds(
+        self, call: Callable[[], object], *, between: Callable[[], None] = _nothing
+    ) -> float:
+        """Seconds of one call; what is done `between` calls does not count."""
         self._once(call)
         times: list[float] = []
         while len(times) < self.least or sum(times) < self.part_seconds:
+            between()
             times.append(self._once(call))
         return median(times) if self.device.type == "cuda" else mean(times)
 
