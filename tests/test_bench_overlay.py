@@ -27,8 +27,9 @@ def test_the_gap_is_counted_in_spreads_of_the_permuted_runs() -> None:
     assert not worse["holds"] and "4.00" in overlay.report(worse)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_small_overlay_runs_on_the_cpu_and_tells_the_bad_control(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     text = "The channel carries the water to the wheel, and the wheel turns the stone. " * 4
@@ -37,6 +38,7 @@ def test_a_small_overlay_runs_on_the_cpu_and_tells_the_bad_control(
     arguments = ["--rows", rows, "--work-dir", tmp_path / "work", "--json", tmp_path / "out.json"]
     arguments += ["--shape", "tiny", "--layers", 1, "--steps", 10, "--tokens-per-row", 32]
     arguments += ["--batch-rows", 4, "--microbatch-rows", 2, "--state-format", "exact"]
+    arguments += ["--jobs", jobs]
     monkeypatch.setattr(sys, "argv", ["overlay", *map(str, arguments)])
     overlay.main()
     capsys.readouterr()

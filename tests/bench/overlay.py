@@ -10,13 +10,16 @@ bf16 after every update, which is how not to do it.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
 from typing import Any, get_args
 
+from bench.contest import run_apart
 from bench.inputs import box, finish
 from bench.overlay_reference import Reference, train_plain
 from bench.runs import follow
@@ -26,21 +29,25 @@ from headrace.engine.config import StateFormat
 
 WINDOW_STEPS = 20
 TOLERANCE = 2.0  # spreads
+CONFIG = "config.json"  # in the work directory, for those who train in processes of their own
 
 
 def main() -> int:
     """Train everyone, compare, print; 0 when `exact` is within the tolerance."""
     arguments = parse_arguments()
+    if arguments.child:
+        config = TrainConfig.from_dict(json.loads((arguments.work_dir / CONFIG).read_text()))
+        print(json.dumps(dict(contenders(config, arguments))[arguments.child]()))
+        return 0
     arguments.work_dir.mkdir(parents=True)
     config = make_config(arguments)
+    (arguments.work_dir / CONFIG).write_text(json.dumps(config.to_dict()))
     losses: dict[str, list[float]] = {}
     seconds: dict[str, float] = {}
-    for name, train in contenders(config, arguments):
-        started = perf_counter()
-        losses[name] = train()
-        seconds[name] = perf_counter() - started
-        print(f"{name}: loss {losses[name][0]:.4f} to {losses[name][-1]:.4f} in "
-              f"{seconds[name]:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+    for name, values, took in train_all(config, arguments):
+        losses[name], seconds[name] = values, took
+        print(f"{name}: loss {values[0]:.4f} to {values[-1]:.4f} in {took:.0f} s",
+              file=sys.stderr, flush=True)  # fmt: skip
     result = compare(losses)
     finish(
         {
@@ -73,9 +80,37 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--compile", default="off", help="of the product's layers")
     formats = get_args(StateFormat)
     parser.add_argument("--state-format", action="append", choices=formats, help="repeatable; all")
+    parser.add_argument("--jobs", type=int, default=1, help="so many train at once")
+    parser.add_argument("--seconds", type=float, default=600, help="limit of each of several jobs")
+    parser.add_argument("--child", metavar="NAME", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.state_format = arguments.state_format or list(formats)
     return arguments
+
+
+def train_all(
+    config: TrainConfig, arguments: argparse.Namespace
+) -> Iterator[tuple[str, list[float], float]]:
+    """Name, losses and seconds of everyone in turn; with more than one job in a process each."""
+
+    def here(train: Any) -> tuple[list[float], float]:
+        started = perf_counter()
+        return train(), perf_counter() - started
+
+    def apart(name: str) -> tuple[list[float], float]:
+        row = run_apart("bench.overlay", [*sys.argv[1:], "--child", name], limit=arguments.seconds)
+        if "failed" in row:
+            raise SystemExit(f"{name}: {row['failed']}: {row['said']}")
+        return row["result"], row["wall_seconds"]
+
+    everyone = dict(contenders(config, arguments))
+    if arguments.jobs == 1:
+        for name, train in everyone.items():
+            yield name, *here(train)
+        return
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for name, found in zip(everyone, pool.map(apart, everyone), strict=True):
+            yield name, *found
 
 
 def make_config(arguments: argparse.Namespace) -> TrainConfig:
