@@ -1,9 +1,8 @@
 """Who may call: bearer tokens, of which only hashes are kept.
 
-Until a token exists the API is open, and open means to this machine only: requests must be
-come from a loopback address and be addressed to a loopback name, since a caller from afar may name
-any host, and pages of other sites are refused, so that no web page can reach it through the user's
-browser.
+Until a token exists the API is open, and open means to this machine only: requests must come from a
+loopback address and be addressed to a loopback name, since a caller from afar may name any host,
+and pages of other sites are refused, so that no web page can reach it through the user's browser.
 """
 
 import hashlib

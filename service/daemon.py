@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from headrace.storage import StoreError
 
 from .database import SchemaTooNew
-from .drive_watch import DriveWatch
+from .drive_watch import GONE, DriveWatch
 from .errors import ApiError
 from .events import Hub
 from .files import require_rows
@@ -186,7 +186,7 @@ class Daemon:
         if shutil.disk_usage(self.settings.data_dir).free < DISK_FLOOR_BYTES:
             reasons.append(f"{self.settings.data_dir} has less than {DISK_FLOOR_BYTES} bytes free")
         for path in self._drives.missing():
-            reasons.append(f"volume {path} is not there any more: is its drive mounted?")
+            reasons.append(f"volume {path} {GONE}")
         if self.site.device == "cuda" and not gpus():
             reasons.append("the driver shows no GPU, and the device is cuda")
         try:

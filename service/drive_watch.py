@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.storage import drive_health, read_calibration
 
-GONE = "it is not there any more: is its drive mounted?"
+GONE = "is not there any more: is its drive mounted?"  # of a volume
 LOOK_SECONDS = 60.0  # asking a drive starts a process
 
 
@@ -43,7 +43,7 @@ class DriveWatch:
     def _volume(self, volume: Mapping[str, Any], traffic: Any) -> dict[str, Any]:
         path = volume["path"]
         if not Path(path).is_dir():
-            gone = {"free_bytes": 0, "why": GONE, "calibration": None}
+            gone = {"free_bytes": 0, "why": f"it {GONE}", "calibration": None}
             return {**volume, **gone, "health": self._health.get(path), "traffic": traffic}
         calibration = read_calibration(Path(path))
         return {

@@ -316,7 +316,6 @@ def test_stop_finishes_the_step_and_the_next_start_resumes(tmp_path: Path) -> No
 SERVE = """
 import asyncio, json, sys
 from pathlib import Path
-from typing import Any
 sys.path.insert(0, sys.argv[2])
 from real_daemon import add_job, make_daemon
 
