@@ -19,8 +19,8 @@ from headrace.engine import (
 )
 
 from .errors import ApiError
+from .method import HYPERPARAMETERS
 from .site import Site
-from .strict import HYPERPARAMETERS
 
 # What a create body calls the settings of a run.
 _ASKED_AS = {

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .job_fields import counts_bytes, place_of_settings
+from .job_fields import counts_bytes
+from .method import HYPERPARAMETERS, place_of_settings
 from .schemas import CreateJob
-from .strict import HYPERPARAMETERS, leaves_open
+from .strict import forms_of
 
 Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"]
 
@@ -84,15 +85,14 @@ def _fields(
 ) -> Iterator[tuple[str, Field]]:
     """The field of a property, or those of the properties of an object."""
     own, told = within + name, owner["properties"][name]
-    options = [_resolved(schema, one) for one in told.get("anyOf", [told])]
-    options = [one for one in options if not leaves_open(one)]
-    if not options:
-        return  # known, and cannot be set
-    if len(options) == 1 and options[0].get("properties"):
-        for inner in options[0]["properties"]:
-            yield from _fields(schema, options[0], inner, prefix=prefix, within=f"{own}.")
+    forms = forms_of(told, schema["$defs"])
+    if not forms:
         return
-    kind, choices = _kind(own, options)
+    if len(forms) == 1 and forms[0].get("properties"):
+        for inner in forms[0]["properties"]:
+            yield from _fields(schema, forms[0], inner, prefix=prefix, within=f"{own}.")
+        return
+    kind, choices = _kind(own, forms)
     help = re.split(r"\.(?:\s|$)", told["description"], maxsplit=1)[0]
     if kind == "bytes":
         help += "; such as 20GB"
@@ -100,19 +100,11 @@ def _fields(
     yield own, Field(path=prefix + own, label=label, help=help, kind=kind, choices=choices)
 
 
-def _resolved(schema: Mapping[str, Any], option: Mapping[str, Any]) -> Mapping[str, Any]:
-    reference = option.get("$ref")
-    if reference is None:
-        return option
-    found: Mapping[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]]
-    return found
-
-
-def _kind(name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Kind, Sequence[str]]:
-    choices = [choice for one in options for choice in one.get("enum", [one.get("const")])]
+def _kind(name: str, forms: Sequence[Mapping[str, Any]]) -> tuple[Kind, Sequence[str]]:
+    choices = [choice for one in forms for choice in one.get("enum", [one.get("const")])]
     if choices and all(isinstance(choice, str) for choice in choices):
         return "choice", [choice for choice in choices if choice != "auto"]  # it is there already
-    types = {one.get("type") for one in options}
+    types = {one.get("type") for one in forms}
     if types == {"integer"} and counts_bytes(name):
         return "bytes", ()
     if len(types) != 1:

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.engine import ModelSpec, Objective
 
 from .errors import ApiError
-from .strict import HYPERPARAMETERS
+from .method import HYPERPARAMETERS
 
 BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
 BASE_ADAPTER_RATE = 2e-4  # likewise, where adapters are trained

@@ -6,14 +6,11 @@ Who names a field by another path, or by the word of another program, is told th
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any
 
-from headrace.engine import Objective
+from .method import LEGACY, METHODS, place_of_settings
+from .strict import forms_of
 
-from .strict import leaves_open
-
-METHODS: tuple[Objective, ...] = get_args(Objective)
-LEGACY = "hyperparameters"  # the deprecated place of those of the supervised method
 # What other programs call it.
 ELSEWHERE_CALLED: Mapping[str, str] = {
     "adapters": "adapter.type",
@@ -66,11 +63,6 @@ def counts_bytes(path: str) -> bool:
     """Whether a whole number of that name is one of bytes."""
     name = path.rpartition(".")[2]
     return "bytes" in name or "disk" in name
-
-
-def place_of_settings(kind: str) -> str:
-    """The path of the hyperparameters of a method."""
-    return f"method.{kind}.hyperparameters"
 
 
 class JobFields:
@@ -138,24 +130,16 @@ class JobFields:
     def _walk(self, owner: Mapping[str, Any], place: str) -> Iterator[JobField]:
         for name, told in owner.get("properties", {}).items():
             path = f"{place}.{name}".lstrip(".")
-            options = [self._resolved(one) for one in told.get("anyOf", [told])]
-            options = [one for one in options if not leaves_open(one)]
-            if not options:
-                continue  # known, and cannot be set
-            words = [word for one in options for word in one.get("enum", [one.get("const")])]
+            forms = forms_of(told, self._definitions)
+            if not forms:
+                continue
+            words = [word for one in forms for word in one.get("enum", [one.get("const")])]
             yield JobField(
                 path=path,
-                types=frozenset(str(one.get("type")) for one in options),
+                types=frozenset(str(one.get("type")) for one in forms),
                 choices=tuple(word for word in words if isinstance(word, str)),
                 keys_are_free=any(isinstance(one.get("additionalProperties"), dict)
-                                  for one in options),
+                                  for one in forms),
             )  # fmt: skip
-            for one in options:
+            for one in forms:
                 yield from self._walk(one, path)
-
-    def _resolved(self, option: Mapping[str, Any]) -> Mapping[str, Any]:
-        reference = option.get("$ref")
-        if reference is None:
-            return option
-        found: Mapping[str, Any] = self._definitions[reference.rsplit("/", 1)[-1]]
-        return found

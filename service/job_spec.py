@@ -24,7 +24,7 @@ from .computing import compiles, compute_dtype
 from .errors import ApiError
 from .estimate import estimate_plan
 from .hyperparameters import check_asked, method_values, settle
-from .method import kind_of, method_of, settings_of, speaking_of
+from .method import kind_of, method_of, place_of_settings, settings_of, speaking_of
 from .preparation import PrepareRequest
 from .run_settings import (
     RUN_DEFAULTS,
@@ -73,8 +73,7 @@ def resolve_job(body: Mapping[str, Any], sources: Sources, site: Site) -> Resolv
 
     Looks at the files for a few seconds at most; call it in a thread.
     """
-    kind = kind_of(body)
-    with speaking_of(f"method.{kind}.hyperparameters"):
+    with speaking_of(place_of_settings(kind_of(body))):
         return _resolve(body, sources, site)
 
 

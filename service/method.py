@@ -2,12 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from headrace.engine import Objective
 
 from .errors import ApiError
-from .strict import HYPERPARAMETERS
+
+METHODS: tuple[Objective, ...] = get_args(Objective)
+LEGACY = "hyperparameters"  # the deprecated place of those of the supervised method
+
+
+def place_of_settings(kind: str) -> str:
+    """The path of the hyperparameters of a method."""
+    return f"method.{kind}.hyperparameters"
+
+
+HYPERPARAMETERS = place_of_settings("supervised")  # where those stand that methods share
 
 
 def kind_of(body: Mapping[str, Any]) -> Objective:

@@ -14,7 +14,7 @@ from headrace.engine import StrategyName
 
 from .errors import ApiError
 from .hyperparameter_fields import DpoHyperparameters, Hyperparameters, LegacyHyperparameters
-from .job_fields import METHODS, JobFields, place_of_settings
+from .job_fields import JobFields
 from .job_parts import (
     CommitEvery,
     Dataset,
@@ -24,7 +24,7 @@ from .job_parts import (
     check_durability,
     check_exports,
 )
-from .method import method_of
+from .method import LEGACY, METHODS, method_of, place_of_settings
 from .refusals import refusal
 from .run_settings import RUN_DEFAULTS
 from .strict import Bytes, Count, Name, Seed, Strict, Text, Whole, refuse, says
@@ -223,8 +223,8 @@ class CreateJob(Strict):
     def place_of_hyperparameters(self) -> str:
         """The path under which the request has its hyperparameters."""
         if self.hyperparameters is not None and self.method is None:
-            return "hyperparameters"
-        return f"method.{self.method.type if self.method else 'supervised'}.hyperparameters"
+            return LEGACY
+        return place_of_settings(self.method.type if self.method else METHODS[0])
 
     def body(self) -> dict[str, Any]:
         """The request with what was given, and the old form of hyperparameters folded in."""
@@ -257,7 +257,8 @@ def what_was_meant(error: ApiError) -> ApiError:
         error.message += f" Wanted {' or '.join(map(repr, known.choices))}."
     if error.code != "unknown_field":
         return error
-    kind = "dpo" if param.startswith(place_of_settings("dpo")) else METHODS[0]
+    here = (one for one in METHODS if param.startswith(place_of_settings(one)))
+    kind = next(here, METHODS[0])
     if other := fields.of_other_method(param, kind):
         place = f"{place_of_settings(other)}.{param.rpartition('.')[2]}"
         error.message = (

@@ -18,7 +18,6 @@ from pydantic_core.core_schema import custom_error_schema, float_schema, int_sch
 
 from .errors import did_you_mean, printable
 
-HYPERPARAMETERS = "method.supervised.hyperparameters"
 MANY = (1 << 31) - 1
 OPEN = ({"const": "auto"}, {"type": "null"})  # a field is left open by either, or by its absence
 REFUSED = "refused"  # the type of the errors that `refuse` makes
@@ -159,6 +158,20 @@ def _left_open(field: Mapping[str, Any], default: Any) -> dict[str, Any]:
     return {"anyOf": [*options, *OPEN], "default": told if simple else default, **about}
 
 
-def leaves_open(option: Mapping[str, Any]) -> bool:
-    """Whether that form of a field, by its schema, is one that leaves it open."""
-    return option in OPEN or option.get("enum") == ["auto", None]
+def forms_of(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The schemas of the forms that a field takes, but those that leave it open.
+
+    `field` is its JSON schema, `definitions` what references of it name. Empty for a field that is
+    known and cannot be set.
+    """
+    forms = [_resolved(one, definitions) for one in field.get("anyOf", [field])]
+    return [one for one in forms if one not in OPEN and one.get("enum") != ["auto", None]]
+
+
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema itself, where it is a reference."""
+    reference = schema.get("$ref")
+    if reference is None:
+        return schema
+    found: Mapping[str, Any] = definitions[reference.rsplit("/", 1)[-1]]
+    return found

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from ..job_fields import LEGACY, JobField, JobFields, place_of_settings
+from ..job_fields import JobField, JobFields
+from ..method import LEGACY, METHODS, place_of_settings
 from .options import parse_size
 from .output import CliError
 
@@ -65,7 +66,7 @@ def method_of_body(body: dict[str, Any], given: list[tuple[str, str]], method: s
     asked |= {
         f"--set {name}": name.split(".")[1]
         for name, _ in given
-        if name.startswith(("method.supervised.", "method.dpo."))
+        if name.startswith(tuple(f"method.{kind}." for kind in METHODS))
     }
     said = {where: kind for where, kind in asked.items() if kind is not None}
     if len(set(map(str, said.values()))) > 1:

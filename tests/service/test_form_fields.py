@@ -6,8 +6,8 @@ from headrace.service.form_fields import (
     run_fields,
 )
 from headrace.service.hyperparameter_fields import DpoHyperparameters, Hyperparameters
+from headrace.service.method import HYPERPARAMETERS
 from headrace.service.schemas import CreateJob
-from headrace.service.strict import HYPERPARAMETERS
 
 
 def test_every_setting_of_the_api_is_on_the_form_once() -> None:
