@@ -42,6 +42,9 @@ class Every(Strict):
 class CommitEvery(Every):
     """How often the training state is made durable."""
 
+    steps: Count | None = says("Commit every", "So many steps.")
+    minutes: Positive | None = says("Commit by the clock", "Every so many minutes.")
+
 
 def _check_columns(columns: dict[str, str]) -> dict[str, str]:
     try:
@@ -179,7 +182,7 @@ class Export(Strict):
     dtype: Literal["float32", "bfloat16", "float16", "q8_0"] | None = says(
         "Dtype", "Of the weights; q8_0 is for gguf alone. auto: the model's own."
     )
-    check: bool | None = says("Check", "Read the files back and compare logits. auto: true.", None)
+    check: bool | None = says("Check", "Read the files back and compare logits. auto: true.")
 
     @validator(mode="after")
     def _has_that_dtype(self) -> Self:

@@ -27,20 +27,20 @@ from typing import Any
 import torch
 
 from bench.prediction_cases import CASES, MB, Case, configure, contenders, with_budgets
-from headrace.engine import bench_step, calibrate_compute, fix_thresholds, usable_cores
+from headrace.engine import bench_step, calibrate_compute, usable_cores
 from headrace.engine.cost import step_cost
 from headrace.engine.measure_shape import measure_shape
 from headrace.engine.middle import middle_shape
 from headrace.engine.plan import Plan
 from headrace.engine.rates import Rates, ShapeRates
 from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.service.child import become_like_a_worker
 from headrace.storage import VolumeConfig, calibrate_volume
 
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
 STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
 MOVED = {"cpu": 0.5, "cuda": 0.03}  # of the probe: from here on compute is measured again
-MALLOC_THRESHOLD_BYTES, MALLOC_ARENAS = 2**20, 2  # as service/child.py sets them for the worker
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
 TRIES = 3
 FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # on a CPU with auto's own budgets
@@ -396,7 +396,7 @@ def main() -> None:
         for case in CASES[options.device]
         if not options.case or any(case.name.startswith(name) for name in options.case)
     ]
-    fix_thresholds(MALLOC_THRESHOLD_BYTES, num_arenas=MALLOC_ARENAS)
+    become_like_a_worker()
     if options.device == "cpu":  # one core is left to the threads that move records
         torch.set_num_threads(max(1, usable_cores() - 1))
     minutes = options.minutes or MINUTES[options.device]

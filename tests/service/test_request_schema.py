@@ -211,6 +211,13 @@ def test_no_field_of_any_request_is_without_description(document: Json) -> None:
     assert not bare, bare
 
 
+def test_a_commit_is_not_called_a_checkpoint(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    for name, word in (("CommitEvery", "Commit "), ("Every", "Checkpoint ")):
+        titles = [field["title"] for field in schemas[name]["properties"].values()]
+        assert len(titles) == 2 and all(title.startswith(word) for title in titles)
+
+
 def test_what_a_path_names_is_told_as_a_parameter(document: Json) -> None:
     for path, verbs in document["paths"].items():
         for verb, operation in verbs.items():
