@@ -68,7 +68,7 @@ def submit(
         given |= {"dataset": {"columns": parse_columns(column)}}
     settings = [*(settings or []), *([] if beta is None else [f"beta={beta}"])]
     body = job_body(job_file, {**given, "seed": seed}, settings, method=method)
-    plan_only = body.pop("dry_run", False) or plan_only
+    plan_only = plan_only or body.get("dry_run") is True
     with connect(url, token_file) as client:
         body = with_uploads(body, client, beside=job_file)
         if plan_only:

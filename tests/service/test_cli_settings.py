@@ -141,6 +141,17 @@ def test_a_dry_run_of_a_job_file_is_its_plan(
     assert json.loads(capsys.readouterr().out)["object"] == "fine_tuning.plan"
 
 
+@pytest.mark.parametrize("word", [None, "auto", False, "yes"])
+def test_what_is_no_dry_run_is_a_job_or_the_daemons_to_refuse(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], word: Any
+) -> None:
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps({**BODY, "dry_run": word}))
+    daemon.answer("POST /v1/fine_tuning/jobs", {"object": "fine_tuning.job"})
+    assert run("submit", job_file, "--json") == Exit.OK
+    assert json.loads(capsys.readouterr().out)["object"] == "fine_tuning.job"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
