@@ -4,7 +4,7 @@
 class BadSetting(ValueError):
     """A setting that a run cannot have, told to the person who gave it.
 
-    `setting` is its field of TrainConfig, where it is one alone.
+    `setting` is the field of TrainConfig to blame; None where the message alone names it.
     """
 
     def __init__(self, message: str, *, setting: str | None = None) -> None:

@@ -51,8 +51,8 @@ def measure_rooms(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overpromise:
-    """Limits that add up to more than their drive has: `promised_bytes` may stores of these
-    volumes still take, and `free_bytes`, less `reserve_bytes`, is all that there is. Pure."""
+    """Limits that add up to more than their drive has: stores of these volumes may still take
+    `promised_bytes`, and `free_bytes`, less `reserve_bytes`, is all that there is."""
 
     paths: tuple[str, ...]
     promised_bytes: int
