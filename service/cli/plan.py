@@ -1,7 +1,7 @@
 """`headrace plan`: what a run would be and cost, on this box or one that is described."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,13 +124,20 @@ def plan(
 
 
 def run_values(settings: list[str]) -> dict[str, Any]:
-    """Fields of a run from NAME=VALUE. CliError for one that has an option of its own, or that is
-    of a method that is not asked for."""
+    """Fields of a run from NAME=VALUE. CliError for what is no field, for one that has an option of
+    its own, or that is of a method that is not asked for."""
+    from headrace.engine import TrainConfig
+
+    from ..errors import did_you_mean
+
+    known = [field.name for field in fields(TrainConfig)]
     values = dict(map(parse_setting, settings))
     asked = {f"{name}={value}" for name, value in values.items()}
     for name in values:
         if name in GIVEN_BY:
             raise CliError(f"--set {name}: give {GIVEN_BY[name]} instead")
+        if name not in known:
+            raise CliError(f"--set {name}: a run has no such field.{did_you_mean(name, known)}")
         if (wanted := OF_METHOD.get(name)) and wanted not in asked:
             raise CliError(f"--set {name} says nothing without --set {wanted}; give that too")
     return values
