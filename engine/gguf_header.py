@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from headrace.storage import round_up
+from headrace.storage import install_line, round_up
 
 from .model_files import HEADER_BYTES_CAP, ModelError
 from .tensor_table import TensorEntry
@@ -46,8 +46,9 @@ def load_gguf_package() -> Any:
     """The gguf package, which knows the block formats; ModelError when it is not installed."""
     try:
         import gguf
-    except ModuleNotFoundError as e:
-        raise ModelError("a GGUF file needs the gguf package: pip install 'headrace[gguf]'") from e
+    except ImportError as e:
+        message = f"a GGUF file needs the gguf package, which is not here: {install_line('gguf')}"
+        raise ModelError(message) from e
     return gguf
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 
+from headrace.storage import install_line
+
 from .data_report import DataProblem
 
 BATCH_ROWS = 256
@@ -26,7 +28,7 @@ class ParquetRows:
         except ImportError as error:
             raise DataProblem(
                 f"{path.name} is Parquet, which is not installed here: "
-                "pip install 'headrace[parquet]', or write its rows as JSON, one object a line"
+                f"{install_line('parquet')}, or write its rows as JSON, one object a line"
             ) from error
         self._path = path
         self._error = pyarrow.ArrowException

@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 from typing import IO, Any, cast
 
+from headrace.storage import install_line
+
 from .data_report import DataProblem
 
 READ_BYTES = 256 * 1024
@@ -66,7 +68,7 @@ class _Zstd(io.RawIOBase):
         except ImportError as error:
             raise DataProblem(
                 f"{name} is compressed with zstd, which is not installed here: "
-                "pip install 'headrace[zstd]', or unpack the file with zstd -d"
+                f"{install_line('zstd')}, or unpack the file with zstd -d"
             ) from error
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from headrace.engine import RunEvent
+from headrace.storage import install_line
 
 from .errors import ApiError
 from .run_events import describe
@@ -129,5 +130,5 @@ def check_integrations(body: Mapping[str, Any]) -> None:
     for i, one in enumerate(body.get("integrations") or ()):
         _, module, extra = KNOWN[one["type"]]
         if find_spec(module) is None:
-            message = f"{one['type']} is not installed; pip install 'headrace[{extra}]'."
+            message = f"{one['type']} is not installed here: {install_line(extra)}."
             raise ApiError(400, message, param=f"integrations.{i}.type", code="not_installed")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
     from .files import refuse_same
+    from .extras import install_line
     from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
@@ -76,6 +77,7 @@ _HOMES = {
     "VolumeRoom": "space",
     "find_overpromises": "space",
     "fit_store": "space",
+    "install_line": "extras",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
     "refuse_same": "files",
@@ -149,6 +151,7 @@ __all__ = [
     "find_commits",
     "find_overpromises",
     "fit_store",
+    "install_line",
     "measure_rooms",
     "refuse_same",
     "memory_status",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import IoFailed, StoreError
+from .extras import install_line
 from .layout import BLOCK_BYTES
 from .slab import DeviceView
 from .volume import FileVolume
@@ -37,7 +38,8 @@ def load_kvikio() -> Any:
         import kvikio.defaults
     except Exception as error:  # it raises RuntimeError too, for a library that is not there
         raise StoreError(
-            f"kvikio cannot be loaded: {error!r}; install the `gds` extra as the README says"
+            f"kvikio cannot be loaded: {error!r}; {install_line('gds')}, or by the line "
+            "without cupy in storage/README.md"
         ) from error
     kvikio.defaults.set(
         {

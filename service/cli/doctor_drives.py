@@ -52,11 +52,14 @@ def check_wear(path: Path) -> Check:
 
 def check_gds(path: Path) -> Check:
     """Whether GPUDirect Storage is real here: proven by a transfer in a process of its own."""
+    from headrace.storage import install_line, probe_gds
+
     name = f"GPUDirect Storage {path}"
     if find_spec("kvikio") is None:
-        found = "kvikio is not installed; pinned memory and a copy are used"
+        found = (
+            f"kvikio is not installed ({install_line('gds')}); pinned memory and a copy are used"
+        )
         return Check(name=name, verdict="pass", found=found)
-    from headrace.storage import probe_gds
 
     status = probe_gds(path)
     found = f"{status.active or 'no'}: {status.why}"
