@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import httpx2
 
+from headrace.storage import file_sha256
+
 from .jobs import TERMINAL
 
 RETRY_SECONDS = 60.0  # how long `follow` bears a daemon that is away, for instance restarting
@@ -97,6 +99,15 @@ class Client:
         except httpx2.TransportError as error:
             raise self._unreachable(error) from error
         return _answer(response)
+
+    def find_file(self, path: Path, *, purpose: str = "fine-tune") -> dict[str, Any] | None:
+        """The daemon's file of this name and content, if it holds one that stays."""
+        digest = file_sha256(path)
+        for one in self.files():
+            same = (one["filename"], one.get("sha256"), one["purpose"])
+            if same == (path.name, digest, purpose) and one.get("expires_at") is None:
+                return one
+        return None
 
     def upload(self, path: Path, *, purpose: str = "fine-tune") -> dict[str, Any]:
         """Send a training file, streamed from disk; the file object of the API."""

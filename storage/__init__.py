@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .transfer import Fence, Mark, Transfer
     from .volume import VolumeStatus, probe_volume
     from .wear import DriveHealth, VolumeWear, drive_health
+    from .whole_file import file_sha256, whole_file
 
 _HOMES = {
     "GroupMemory": "cgroup",
@@ -78,6 +79,8 @@ _HOMES = {
     "find_overpromises": "space",
     "fit_store": "space",
     "install_line": "extras",
+    "file_sha256": "whole_file",
+    "whole_file": "whole_file",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
     "refuse_same": "files",
@@ -148,6 +151,7 @@ __all__ = [
     "cpu_quota",
     "drive_health",
     "fall_back",
+    "file_sha256",
     "find_commits",
     "find_overpromises",
     "fit_store",
@@ -164,6 +168,7 @@ __all__ = [
     "round_up",
     "sync_directory",
     "tightest_group",
+    "whole_file",
 ]
 
 

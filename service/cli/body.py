@@ -5,7 +5,7 @@ from typing import Any
 
 from ..client import Client
 from .job_file import read_job_file
-from .output import CliError
+from .output import CliError, note
 from .settings import apply_settings
 
 FILE_FIELDS = ("training_file", "validation_file")
@@ -29,16 +29,21 @@ def job_body(
 
 
 def with_uploads(body: dict[str, Any], client: Client, *, beside: Path | None) -> dict[str, Any]:
-    """The body with local files uploaded and replaced by their ids.
+    """The body with local files replaced by the ids of their uploads.
 
-    A name is a local file when it does not look like an id; it is sought beside the job file first.
-    CliError when it is not there.
+    A file that the daemon holds already, by name and content, is not uploaded again; a note on
+    standard error says so. A name is a local file when it does not look like an id; it is sought
+    beside the job file first. CliError when it is not there.
     """
     uploaded = dict(body)
     for field in FILE_FIELDS:
         name = body.get(field)
         if name and not name.startswith("file-"):
-            uploaded[field] = client.upload(local_file(name, field, beside=beside))["id"]
+            path = local_file(name, field, beside=beside)
+            held = client.find_file(path)
+            if held:
+                note(f"{path} is {held['id']} already, by name and content; not uploaded again")
+            uploaded[field] = (held or client.upload(path))["id"]
     return uploaded
 
 

@@ -1,11 +1,12 @@
 """`headrace bundle` and `headrace replay`: a job on paper, and the same job again."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from headrace.storage import file_sha256
 
 from ..bundle_format import FORMAT, weight_hashes
 from ..client import Client
@@ -137,8 +138,7 @@ def _same_files(
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error}") from error
 

@@ -61,7 +61,10 @@ def submit(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Upload the rows and submit a fine-tuning job."""
+    """Upload the rows and submit a fine-tuning job.
+
+    Rows that the daemon holds already, by name and content, are not uploaded again.
+    """
     given: dict[str, Any] = {"model": model, "training_file": train, "validation_file": valid}
     given |= {"suffix": suffix, "strategy": strategy}
     if column:

@@ -67,6 +67,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
         print(line.rstrip(), flush=True)  # one long value must not widen every other line
 
 
+def note(text: str) -> None:
+    """A remark for people, on standard error, where it is in no program's way."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def report_error(message: str, *, code: Exit, as_json: bool, details: Any = None) -> None:
     """The reason a command ends early, on standard error; one JSON document with `--json`."""
     if as_json:

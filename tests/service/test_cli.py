@@ -1,5 +1,6 @@
 """The command line against a scripted daemon: what it sends, prints and exits with."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -106,6 +107,7 @@ def test_submit_uploads_local_rows_and_sends_the_settings(
     tmp_path.joinpath("rows.jsonl").write_text("{}\n")
     job_file = tmp_path / "job.json"
     job_file.write_text(json.dumps({"model": "m", "training_file": "rows.jsonl", "seed": 1}))
+    daemon.answer("GET /v1/files", {"data": []})
     daemon.answer("POST /v1/files", {"id": "file-9"})
     daemon.answer(f"POST {JOBS}", JOB)
     assert run("submit", job_file, "--seed", "7", "--set", "learning_rate=1e-4", "--json") == 0
@@ -122,6 +124,33 @@ def test_submit_uploads_local_rows_and_sends_the_settings(
         }
     ]
     assert json.loads(capsys.readouterr().out) == JOB
+
+
+def test_rows_that_the_daemon_holds_are_not_uploaded_again(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    digest = hashlib.sha256(rows.read_bytes()).hexdigest()
+    held = {"id": "file-9", "filename": "rows.jsonl", "sha256": digest, "purpose": "fine-tune",
+            "expires_at": None}  # fmt: skip
+    others = [{**held, "id": f"file-{i}", **changed} for i, changed in enumerate((
+        {"filename": "other.jsonl"}, {"sha256": "0" * 64}, {"expires_at": 1_900_000_000},
+        {"purpose": "fine-tune-results"},
+    ))]  # fmt: skip
+    daemon.answer("GET /v1/files", {"data": [*others, held]}, {"data": others})
+    daemon.answer("POST /v1/files", {"id": "file-new"})
+    daemon.answer(f"POST {JOBS}", JOB)
+    for wanted, uploads, said in (
+        ("file-9", 0, "rows.jsonl is file-9 already"),
+        ("file-new", 1, ""),
+    ):
+        assert run("submit", "--model", "m", "--train", rows, "--json") == Exit.OK
+        assert daemon.bodies(f"POST {JOBS}")[-1]["training_file"] == wanted
+        assert [route for route, _ in daemon.asked].count("POST /v1/files") == uploads
+        told = capsys.readouterr()
+        assert said in told.err and bool(told.err) == bool(said)
+        assert json.loads(told.out) == JOB
 
 
 def test_submit_on_preferences_sends_their_method_and_beta(
