@@ -22,10 +22,8 @@ from .options import (
 )
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .plan_view import show_plan
+from .status_view import result_of, show_job, show_status, steps_of
 from .watch import exit_code, watch_job, watch_json
-
-# Said elsewhere in the answer, or for programs.
-UNREAD = ("object", "method", "engine.plan", "engine.exports")
 
 
 def submit(
@@ -122,7 +120,9 @@ def jobs(
     if as_json:
         print_json(found)
         return
-    rows = [[job["id"], job["status"], _steps(job), job["model"], _result(job)] for job in found]
+    rows = [
+        [job["id"], job["status"], steps_of(job), job["model"], result_of(job)] for job in found
+    ]
     print_table(["job", "status", "step", "model", "result"], rows, empty="no jobs yet")
 
 
@@ -132,13 +132,15 @@ def status(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """What the daemon, or one job, is doing now. With --json also a job's plan, in bytes."""
+    """What the daemon and its box, or one job, are doing now. With --json all there is to know."""
     with connect(url, token_file) as client:
         answer = client.job(job_id) if job_id else client.status()
     if as_json:
         print_json(answer)
+    elif job_id:
+        show_job(answer)
     else:
-        print_table([], _facts(answer), empty="nothing is known")
+        show_status(answer)
 
 
 def cancel(
@@ -254,28 +256,3 @@ def _show_job(job: dict[str, Any], as_json: bool, more: str = "") -> None:
         print_json(job)
     else:
         console().print(f"{job['id']} {job['status']}{more}", markup=False)
-
-
-def _steps(job: dict[str, Any]) -> str:
-    engine = job.get("engine") or {}
-    total = engine.get("total_steps")
-    return f"{engine.get('step') or 0}/{total}" if total else ""
-
-
-def _result(job: dict[str, Any]) -> str:
-    return job.get("fine_tuned_model") or (job.get("error") or {}).get("message") or ""
-
-
-def _facts(answer: dict[str, Any], prefix: str = "") -> list[list[str]]:
-    """An answer as rows of dotted names and values; left out are UNREAD and what is empty."""
-    rows: list[list[str]] = []
-    for name, value in answer.items():
-        if prefix + name in UNREAD:
-            continue
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            value = {str(i): item for i, item in enumerate(value)}
-        if isinstance(value, dict):
-            rows += _facts(value, f"{prefix}{name}.")
-        elif value not in (None, [], ""):
-            rows.append([prefix + name, str(value)])
-    return rows

@@ -236,7 +236,7 @@ def test_status_keeps_to_what_people_read_and_is_no_wider_than_its_values(
     daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "engine": engine})
     run("status", "ftjob-1")
     shown = capsys.readouterr().out
-    assert "engine.bottleneck" in shown and "engine.plan" not in shown
+    assert "held up by" in shown and "slots" not in shown
     assert min(map(len, shown.splitlines())) < 40
 
 
@@ -248,7 +248,7 @@ def test_jobs_and_status_show_the_step(
     daemon.answer("GET /status", {"worker": {"pid": 17}})
     assert run("jobs") == run("status", "ftjob-1") == run("status") == Exit.OK
     shown = capsys.readouterr().out
-    assert "3/9" in shown and "engine.step" in shown and "worker.pid" in shown
+    assert shown.count("3/9") == 2 and "worker" in shown
 
 
 def watched(daemon: ScriptedDaemon, end: dict[str, Any]) -> None:
