@@ -132,7 +132,7 @@ def test_rows_that_the_daemon_holds_are_not_uploaded_again(
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
     digest = hashlib.sha256(rows.read_bytes()).hexdigest()
-    held = {"id": "file-9", "filename": "rows.jsonl", "sha256": digest, "purpose": "fine-tune",
+    held: dict[str, Any] = {"id": "file-9", "filename": "rows.jsonl", "sha256": digest, "purpose": "fine-tune",
             "expires_at": None}  # fmt: skip
     others = [{**held, "id": f"file-{i}", **changed} for i, changed in enumerate((
         {"filename": "other.jsonl"}, {"sha256": "0" * 64}, {"expires_at": 1_900_000_000},
