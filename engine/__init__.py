@@ -24,11 +24,12 @@ from .report import (
 if TYPE_CHECKING:
     from .account import JobSize
     from .adamw_cpu import CpuKernel, cpu_kernel
-    from .advice import nearest_fit, plan_report
+    from .advice import plan_report
     from .bench import bench_step
     from .box import available_memory, detect_box, known_rates
     from .box_file import BadBoxFile, read_box, shipped_boxes
     from .calibration import calibrate_compute
+    from .capacity import Box, CannotFit
     from .content import content_key, model_key
     from .convert import convert_model
     from .cores import usable_cores
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
     from .meter import Progress
     from .methods import method_spec
     from .packed_way import compiles_well
+    from .nearest import Nearest, nearest_fit
     from .packing import RowLengths, settle_microbatch
-    from .plan import Box, CannotFit, Plan, make_plan
+    from .plan import Plan, make_plan
     from .prepare import (
         DataProblem,
         DataReport,
@@ -75,7 +77,8 @@ _HOMES = {
     "usable_cores": "cores",
     "fix_thresholds": "heap",
     "JobSize": "account",
-    "nearest_fit": "advice",
+    "Nearest": "nearest",
+    "nearest_fit": "nearest",
     "passed_params": "flops",
     "plan_report": "advice",
     "BadBoxFile": "box_file",
@@ -105,8 +108,8 @@ _HOMES = {
     "DemoData": "demo_data",
     "exports_of": "export_forms",
     "write_demo_data": "demo_data",
-    "Box": "plan",
-    "CannotFit": "plan",
+    "Box": "capacity",
+    "CannotFit": "capacity",
     "Plan": "plan",
     "RowLengths": "packing",
     "settle_microbatch": "packing",
@@ -152,6 +155,7 @@ __all__ = [
     "ModelError",
     "ModelSpec",
     "NUM_ANSWERS",
+    "Nearest",
     "NotFinite",
     "OUTCOME_OF",
     "Objective",

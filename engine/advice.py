@@ -1,22 +1,22 @@
-"""What would make a run faster, or fit at all: each change planned again, its effect predicted.
+"""What would make a run faster: each change planned again, its effect predicted.
 
 Pure, no torch.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.storage import VolumeRoom
 
 from .account import JobSize, steps_between_commits
+from .capacity import Box, CannotFit
 from .config import TrainConfig
-from .fit import fit_microbatch
 from .forecast import RESOURCE_NAMES
 from .model import ModelSpec
 from .packing import RowLengths
-from .plan import Box, CannotFit, Plan, make_plan
+from .plan import Plan, make_plan
 from .rates import VolumeRates
 
 NUM_CHANGES = 3
@@ -125,64 +125,6 @@ def _with_twice_the_drives(box: Box) -> Box:
         speed = rates.volumes.get(path, rates.default_volume)
         speeds |= {path: speed, other: speed}
     return replace(box, volumes=volumes, rates=replace(rates, volumes=speeds))
-
-
-def nearest_fit(
-    spec: ModelSpec, config: TrainConfig, *, longest_row_tokens: int, box: Box
-) -> dict[str, Any]:
-    """What fits in place of a run that does not: the nearest value of each setting by itself.
-
-    Keys are fields of TrainConfig, and `longest_row_tokens`; those that help by no value are not
-    there.
-    """
-
-    def fits(longest: int = longest_row_tokens, **settings: Any) -> bool:
-        try:
-            fit_microbatch(spec, replace(config, **settings), longest_row_tokens=longest, box=box)
-        except CannotFit:
-            return False
-        return True
-
-    def size_fits(name: str) -> Callable[[int], bool]:
-        return lambda size: fits(**{name: size})
-
-    found: dict[str, Any] = {
-        "batch_rows": _largest(lambda rows: fits(batch_rows=rows), config.batch_rows),
-        "longest_row_tokens": _largest(fits, longest_row_tokens),
-    }
-    if config.strategy != "auto" and fits(strategy="auto"):
-        found["strategy"] = "auto"
-    if config.clip_mode == "exact" and fits(clip_mode="per_layer"):
-        found["clip_mode"] = "per_layer"
-    for name in ("host_bytes", "device_bytes"):
-        given = getattr(config, name) or getattr(box, name)
-        found[name] = _smallest(size_fits(name), given)
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _largest(fits: Callable[[int], bool], limit: int) -> int | None:
-    """The largest number below `limit` that fits, to within a sixteenth; None when none does."""
-    if not fits(1):
-        return None
-    low, high = 1, limit
-    while high - low > max(1, high // 16):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def _smallest(fits: Callable[[int], bool], given: int) -> int | None:
-    """The smallest number above `given`, up to 64 times, that fits, to within a sixteenth."""
-    high = given
-    while not fits(high):
-        high *= 2
-        if high > 64 * given:
-            return None
-    low = high // 2
-    while high - low > high // 16:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
 
 
 def plan_report(

@@ -7,7 +7,7 @@ import psutil
 
 from headrace.storage import VolumeConfig, measure_rooms, read_calibration, tightest_group
 
-from .plan import Box
+from .capacity import Box
 from .rate_file import read_rates
 from .rates import Rates, VolumeRates, default_rates
 

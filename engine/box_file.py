@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.storage import VolumeRoom
 
-from .plan import Box
+from .capacity import Box
 from .rates import LayerRate, Prices, Rates, VolumeRates
 
 SHIPPED = Path(__file__).parent / "boxes"

@@ -44,22 +44,30 @@ def choose_placement(
     host_limit: int,
     weigh: bool = True,
 ) -> Placement:
-    """The fastest placement that fits the limits (bytes), or, not to `weigh` them, the first one;
-    the last resort when none does.
+    """The fastest placement that fits the limits (bytes), or, not to `weigh` them, the first one.
+    When none does, of those that fit the device the one that takes least of the host, else the last
+    resort.
 
     One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
     """
     config = sizes.config
 
-    def fitting(candidates: Iterable[Placement], most: int | None = None) -> list[Placement]:
-        found = (
-            placement
-            for placement in candidates
-            if sizes.device(placement) <= device_limit and sizes.host(placement) <= host_limit
-        )
-        return list(islice(found, most))
-
     least = _last_resort(sizes, config)
+    nearest = [(sizes.host(least), least)] if sizes.device(least) <= device_limit else []
+
+    def fitting(candidates: Iterable[Placement], most: int | None = None) -> list[Placement]:
+        return list(islice(_fitting(candidates), most))
+
+    def _fitting(candidates: Iterable[Placement]) -> Iterator[Placement]:
+        for placement in candidates:
+            if sizes.device(placement) > device_limit:
+                continue
+            host = sizes.host(placement)
+            if host <= host_limit:
+                yield placement
+            elif not nearest or host < nearest[0][0]:
+                nearest[:] = [(host, placement)]
+
     at_home = replace(least, tiers=repeat("device", len(least.tiers)), keep_grads=False)
     if min(sizes.device(least), sizes.device(at_home)) > device_limit:
         return least  # every other one streams through as many slots and holds no less
@@ -70,7 +78,7 @@ def choose_placement(
         apart = _with_inputs_apart(sizes, device_limit, host_limit)
         known = fitting(apart, enough)
     if not known or not weigh:
-        return known[0] if known else least
+        return known[0] if known else nearest[0][1] if nearest else least
     best: list[tuple[float, Placement]] = []
     for streams in (False, True):
         group = [placement for placement in known if placement.streams == streams]

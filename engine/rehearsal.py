@@ -11,13 +11,13 @@ import torch
 
 from headrace.storage import WriteBudgetSpent
 
+from .capacity import CannotFit
 from .config import TrainConfig
 from .data import Microbatch, TokenDataset, step_microbatches
 from .mover import Mover
 from .optimizer import AdamScalars
 from .orders import ordered_visits
 from .packing import Arrangement, step_tokens
-from .plan import CannotFit
 from .report import Emit, RunEvent
 from .row_order import Ints
 from .sizes import MIB

@@ -12,11 +12,12 @@ from headrace.storage import VolumeConfig
 
 from .bench import bench_step
 from .box import detect_box
+from .capacity import CannotFit
 from .config import TrainConfig
 from .homes import Placement
 from .model import ModelSpec
 from .packing import settle_microbatch
-from .plan import CannotFit, make_plan
+from .plan import make_plan
 from .strategies import STRATEGIES, with_strategy
 from .strategy_bytes import common_staging_bytes, formula_bytes
 from .workspace import Workspace

@@ -1,11 +1,13 @@
 """The plan of a job before its rows were tokenized, or what to change so that there can be one."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from headrace.engine import (
     NUM_ANSWERS,
     BadSetting,
+    Box,
     CannotFit,
     JobSize,
     ModelSpec,
@@ -54,10 +56,12 @@ def estimate_plan(
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
     except CannotFit as e:
         param, hint = _ASKED_AS.get(e.setting or "", e.setting), None
+        if e.setting is not None:
+            better, hint = what_fits(
+                spec, config, site, longest_row_tokens=longest_row_tokens, box=box, job=job
+            )
         if e.setting in MEMORY:
-            param = e.setting if e.setting in given else None
-            better, hint = what_fits(spec, config, site, longest_row_tokens=longest_row_tokens)
-            param = better or param
+            param = better or (e.setting if e.setting in given else None)
         message = f"The job cannot fit: {e}.".replace("batch_rows", _ASKED_AS["batch_rows"])
         raise ApiError(400, message, param=param, code="cannot_fit", hint=hint) from e
     except StrategyConflict as e:
@@ -73,13 +77,24 @@ def estimate_plan(
 
 
 def what_fits(
-    spec: ModelSpec, config: TrainConfig, site: Site, *, longest_row_tokens: int
+    spec: ModelSpec,
+    config: TrainConfig,
+    site: Site,
+    *,
+    longest_row_tokens: int,
+    box: Box,
+    job: JobSize,
 ) -> tuple[str | None, str | None]:
-    """The field to blame where it is one, and the nearest values that would fit, each by itself, by
-    the names of a create body."""
-    nearest = nearest_fit(spec, config, longest_row_tokens=longest_row_tokens, box=site.box())
-    if "longest_row_tokens" in nearest:  # a row has all its answers, each of them up to a length
-        nearest["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
-    found = [f"{_ASKED_AS.get(name, name)} {value}" for name, value in nearest.items()]
-    hint = f"What would fit, each by itself: {', '.join(found)}." if found else None
-    return "strategy" if "strategy" in nearest else None, hint
+    """The field to blame where it is one, and the nearest values that would fit on the site's box,
+    by the names of a create body. The arguments are those that the job was refused with."""
+    nearest = nearest_fit(
+        spec, config, longest_row_tokens=longest_row_tokens, box=box, job=job,
+        most={"host_bytes": site.host_bytes, "device_bytes": site.device_bytes},
+    )  # fmt: skip
+    alone = dict(nearest.alone)
+    if "longest_row_tokens" in alone:  # a row has all its answers, each of them up to a length
+        alone["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
+    nearest = replace(nearest, alone=alone)
+    words = nearest.in_words(name_of=lambda name: _ASKED_AS.get(name, name))
+    hint = f"{words[:1].upper()}{words[1:]}." if words else None
+    return "strategy" if "strategy" in nearest.alone else None, hint

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .cgroup import GroupMemory, cpu_quota, tightest_group
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
-    from .files import refuse_same
     from .extras import install_line
+    from .files import refuse_same
     from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture

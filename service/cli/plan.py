@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
-from .output import CliError, Exit, human_bytes, print_json
+from .output import CliError, Exit, print_json
 from .plan_view import show_plan, show_schemes
 from .serve import Config, DataDir, load_settings
 from .settings import apply_settings, parse_setting
 
 if TYPE_CHECKING:
-    from headrace.engine import Box, ModelSpec, TrainConfig
+    from headrace.engine import Box, ModelSpec
 
 BoxFile = Annotated[
     str | None,
@@ -194,6 +194,7 @@ def _of_shape(
         fit_microbatch,
         make_plan,
         method_spec,
+        nearest_fit,
         passed_params,
         plan_report,
     )  # fmt: skip
@@ -211,8 +212,9 @@ def _of_shape(
         config = fit_microbatch(spec, config, longest_row_tokens=tokens, box=box)
         made = make_plan(spec, config, longest_row_tokens=tokens, box=box, job=job)
     except CannotFit as error:
-        nearest = _nearest(spec, config, tokens, box)
-        raise CliError(f"{error}{nearest}", Exit.REFUSED) from error
+        nearest = nearest_fit(spec, config, longest_row_tokens=tokens, box=box, job=job)
+        words = nearest.in_words(size_of=exact_bytes)
+        raise CliError(f"{error}{'; ' * bool(words)}{words}", Exit.REFUSED) from error
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from error
     report = plan_report(made, spec, config, longest_row_tokens=tokens, box=box, job=job)
@@ -224,15 +226,10 @@ def _of_shape(
     return {"model": {"family": spec.family, **counts}, "plan": report}
 
 
-def _nearest(spec: "ModelSpec", config: "TrainConfig", tokens: int, box: "Box") -> str:
-    from headrace.engine import nearest_fit
-
-    found = nearest_fit(spec, config, longest_row_tokens=tokens, box=box)
-    texts = [
-        f"{name} {human_bytes(value) if name.endswith('_bytes') else value}"
-        for name, value in found.items()
-    ]
-    return f". What would fit: {', or '.join(texts)}" if texts else ""
+def exact_bytes(num_bytes: int) -> str:
+    """A size that the options take, and no less: in MiB where that is a whole number."""
+    whole, rest = divmod(num_bytes, 1 << 20)
+    return f"{num_bytes}" if rest else f"{whole}MiB"
 
 
 def _of_job(

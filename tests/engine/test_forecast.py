@@ -10,8 +10,7 @@ import pytest
 
 from headrace.engine import Box, CannotFit, TrainConfig, make_plan, shape_spec
 from headrace.engine.account import JobSize
-from headrace.engine.advice import find_changes, nearest_fit
-from headrace.engine.fit import fit_microbatch
+from headrace.engine.advice import find_changes
 from headrace.engine.rates import Prices, VolumeRates, default_rates
 
 SPEC = shape_spec("smollm2-135m")
@@ -120,19 +119,6 @@ def test_changes_are_what_planning_them_gives() -> None:
     assert more.tokens_per_second == pytest.approx(planned)
     assert more.gain == pytest.approx(planned / now.forecast.tokens_per_second - 1)
     assert str(more).startswith("2 x tokens per step (batch_rows 4): bound by ")
-
-
-def test_what_is_named_as_nearest_fits() -> None:
-    asked = config(batch_rows=64, device_bytes=700 * MIB)
-    with pytest.raises(CannotFit):
-        fit_microbatch(SPEC, asked, longest_row_tokens=1024, box=BOX)
-    found = nearest_fit(SPEC, asked, longest_row_tokens=1024, box=BOX)
-    rows = found["batch_rows"]
-    smaller = replace(asked, batch_rows=rows)
-    fit_microbatch(SPEC, smaller, longest_row_tokens=1024, box=BOX)
-    with pytest.raises(CannotFit):
-        larger = replace(asked, batch_rows=rows + max(2, rows // 8))
-        fit_microbatch(SPEC, larger, longest_row_tokens=1024, box=BOX)
 
 
 def test_no_drive_is_worn_where_memory_is_as_fast() -> None:

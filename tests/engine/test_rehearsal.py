@@ -8,9 +8,9 @@ import torch
 
 from datasets import write_dataset, write_preferences
 from headrace.engine import TokenDataset, TrainConfig
+from headrace.engine.capacity import CannotFit
 from headrace.engine.data import step_microbatches
 from headrace.engine.packing import Arrangement, settle_microbatch
-from headrace.engine.plan import CannotFit
 from headrace.engine.rehearsal import SOON, largest_step
 from headrace.engine.report import RunEvent
 from headrace.engine.step_compute import StepCompute

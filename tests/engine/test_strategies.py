@@ -18,8 +18,9 @@ from headrace.engine import (
     read_model_spec,
     shape_spec,
 )
+from headrace.engine.capacity import Box
 from headrace.engine.homes import Placement
-from headrace.engine.plan import Box, Plan
+from headrace.engine.plan import Plan
 from headrace.engine.strategies import STRATEGIES, with_strategy
 from headrace.engine.strategy_bytes import formula_bytes
 from runs import Run, assert_same_state
@@ -120,7 +121,7 @@ def test_cached_weights_beside_records_on_the_device_change_no_bit(
     far = tuple(range(count - 3))
     tiers: Any = ("nvme",) * len(far) + ("device",) * 3
     mixed = Placement(tiers=tiers, num_slots=3, cached=far)
-    monkeypatch.setattr("headrace.engine.plan.choose_placement", lambda *_, **__: mixed)
+    monkeypatch.setattr("headrace.engine.capacity.choose_placement", lambda *_, **__: mixed)
     run = Run(tmp_path, model, dataset, **COMMON)
     run.go()
     assert_same_state(run.state(), plain.state())
@@ -189,7 +190,7 @@ def test_a_strategy_that_does_not_fit_is_refused_though_another_would() -> None:
     assert "keep no gradients" not in str(late.value)
     spec, config = shape_spec("smollm2-135m"), TrainConfig(model="m", dataset="d")
     config = replace(config, strategy="megatrain", host_bytes=700 * MIB)
-    assert nearest_fit(spec, config, longest_row_tokens=128, box=BOX)["strategy"] == "auto"
+    assert nearest_fit(spec, config, longest_row_tokens=128, box=BOX).alone["strategy"] == "auto"
 
 
 def test_one_pass_of_updates_at_the_end_is_kept_to_though_the_factor_is_known() -> None:

@@ -132,12 +132,13 @@ def test_rows_that_the_daemon_holds_are_not_uploaded_again(
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
     digest = hashlib.sha256(rows.read_bytes()).hexdigest()
-    held: dict[str, Any] = {"id": "file-9", "filename": "rows.jsonl", "sha256": digest, "purpose": "fine-tune",
-            "expires_at": None}  # fmt: skip
-    others = [{**held, "id": f"file-{i}", **changed} for i, changed in enumerate((
+    held: dict[str, Any] = {"id": "file-9", "filename": "rows.jsonl", "sha256": digest,
+                            "purpose": "fine-tune", "expires_at": None}  # fmt: skip
+    changes: list[dict[str, Any]] = [
         {"filename": "other.jsonl"}, {"sha256": "0" * 64}, {"expires_at": 1_900_000_000},
         {"purpose": "fine-tune-results"},
-    ))]  # fmt: skip
+    ]  # fmt: skip
+    others = [{**held, "id": f"file-{i}", **changed} for i, changed in enumerate(changes)]
     daemon.answer("GET /v1/files", {"data": [*others, held]}, {"data": others})
     daemon.answer("POST /v1/files", {"id": "file-new"})
     daemon.answer(f"POST {JOBS}", JOB)
