@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from .host_optimizer import measure_cpu_optimizer
     from .meter import Progress
     from .methods import method_spec
-    from .packed_way import compiles_well
     from .nearest import Nearest, nearest_fit
+    from .packed_way import compiles_well
     from .packing import RowLengths, settle_microbatch
     from .plan import Plan, make_plan
     from .prepare import (

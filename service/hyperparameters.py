@@ -116,6 +116,21 @@ def _settle_adapter(asked: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
+def row_rules(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """What settled hyperparameters say of rows, by the names of the engine's RowRules.
+
+    A job's data sets are made by these rules, and `headrace data check` looks by them.
+    """
+    batch = settled["batch_size"]
+    return {
+        "max_seq_len": settled["max_seq_len"],
+        "overlong": settled["overlong"],
+        "train_on": settled.get("train_on", "assistant"),  # jobs from before there was a choice
+        "batch_rows": batch,
+        "microbatch_rows": math.ceil(batch / settled["gradient_accumulation_steps"]),
+    }
+
+
 def method_values(settled: Mapping[str, Any], kind: Objective) -> dict[str, Any]:
     """The fields of TrainConfig that say what is trained, and on what."""
     adapter = settled.get("adapter")  # jobs from before there was a choice have none

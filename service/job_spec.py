@@ -23,7 +23,7 @@ from headrace.engine import (
 from .computing import compiles, compute_dtype
 from .errors import ApiError
 from .estimate import estimate_plan
-from .hyperparameters import check_asked, method_values, settle
+from .hyperparameters import check_asked, method_values, row_rules, settle
 from .method import kind_of, method_of, place_of_settings, settings_of, speaking_of
 from .preparation import PrepareRequest
 from .run_settings import (
@@ -140,7 +140,7 @@ def train_values(
     body: Mapping[str, Any], settled: Mapping[str, Any], *, seed: int, site: Site
 ) -> dict[str, Any]:
     """The fields of TrainConfig for settled hyperparameters; data set and model are still open."""
-    batch, accumulation = settled["batch_size"], settled["gradient_accumulation_steps"]
+    rules = row_rules(settled)
     deterministic = body.get("deterministic")
     return {
         "seed": seed,
@@ -153,8 +153,8 @@ def train_values(
         "lr_schedule": settled["lr_scheduler"],
         "warmup_ratio": settled["warmup_ratio"],
         "weight_decay": settled["weight_decay"],
-        "batch_rows": batch,
-        "microbatch_rows": math.ceil(batch / accumulation),
+        "batch_rows": rules["batch_rows"],
+        "microbatch_rows": rules["microbatch_rows"],
         "packing": settled.get("packing", "on"),  # jobs from before there was a choice have none
         "compile": settled.get("compile", "off"),  # likewise
         "microbatch_tokens": settled.get("microbatch_tokens"),
@@ -219,18 +219,19 @@ def prepare_request(
 ) -> PrepareRequest:
     """What the prepare child is asked for a job whose body holds settled hyperparameters."""
     settled = settings_of(body)
+    rules = row_rules(settled)
     return PrepareRequest(
         job_dir=str(job_dir),
         cache_dir=str(cache_dir),
         model_dir=str(sources.model_dir),
         training_file=str(sources.training_file),
         validation_file=str(sources.validation_file) if sources.validation_file else None,
-        max_seq_len=settled["max_seq_len"],
-        overlong=settled["overlong"],
+        max_seq_len=rules["max_seq_len"],
+        overlong=rules["overlong"],
         config=train_values(body, settled, seed=body["seed"], site=site),
         box=asdict(site.box()),
         after_seq=after_seq,
-        train_on=settled.get("train_on", "assistant"),  # jobs from before there was a choice
+        train_on=rules["train_on"],
         columns=columns_of(body),
         names={
             path.name: name

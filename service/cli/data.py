@@ -23,9 +23,15 @@ def check(
     model: Annotated[
         Path | None, typer.Option(help="A model's directory: count tokens and labels with it.")
     ] = None,
-    max_seq_len: Annotated[int, typer.Option(min=1, help="Longer rows are reported.")] = 2048,
-    overlong: Annotated[Overlong, typer.Option(help="What becomes of longer rows.")] = "error",
-    train_on: Annotated[TrainOn, typer.Option(help="What of a row is trained.")] = "assistant",
+    max_seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a row at most; what the model can do.")
+    ] = None,
+    overlong: Annotated[
+        Overlong | None, typer.Option(help="What becomes of longer rows; error.")
+    ] = None,
+    train_on: Annotated[
+        TrainOn | None, typer.Option(help="What of a row is trained; assistant.")
+    ] = None,
     method: Annotated[
         Literal["supervised", "dpo"] | None,
         typer.Option(help="What the rows are for; without it the first one tells."),
@@ -38,6 +44,8 @@ def check(
 ) -> None:
     """Check every row; with --model also its tokens and what would be trained. 1 if any is bad.
 
+    What is left open is as in a job of these rows and this model.
+
     Ctrl-C ends the reading and tells what was seen. The same files, options and model are looked at
     once: the result is kept in the user's cache.
     """
@@ -45,6 +53,9 @@ def check(
         if path is not None and not path.is_file():
             raise CliError(f"{path} is not a file")
     rules = {"max_seq_len": max_seq_len, "overlong": overlong, "train_on": train_on}
+    if model is None and any(rules.values()):
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in rules if rules[name])
+        raise CliError(f"{named}: tokens are counted by a model; give --model too")
     wanted = Wanted(
         file=file,
         valid=valid,

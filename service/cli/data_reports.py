@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ Stop = Callable[[], bool]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What is to be looked at, and how. `method` is what the rows are for; left open, the first one
-    tells. `rules` are other fields of RowRules."""
+    tells. `rules` are hyperparameters of a job, None where they are left open."""
 
     file: Path
     valid: Path | None
@@ -31,9 +32,12 @@ class Wanted:
         """The key of the contents of all these files, and of what was asked."""
         from headrace.engine import content_key, model_key
 
+        from ..hyperparameters import row_rules, settle
+
         files = [path for path in (self.file, self.valid) if path]
         model = model_key(self.model) if self.model else None
         rules = dict(self.rules) if self.model else {}
+        rules["usual"] = row_rules(settle({}, num_rows=1, max_positions=1))
         rules["objective"] = self.method
         return content_key(files, model=model, columns=dict(self.columns), **rules)
 
@@ -95,12 +99,15 @@ def _with_model(wanted: Wanted, stop: Stop) -> dict[str, Any]:
     assert wanted.model is not None
     with tempfile.TemporaryDirectory(prefix="headrace-data-") as directory:
         try:
-            vocab_size = read_model_spec(wanted.model).vocab_size
+            spec = read_model_spec(wanted.model)
             tokenizer = load_tokenizer(prepare_model(wanted.model, Path(directory)))
         except ModelError as error:
             raise CliError(str(error), Exit.REFUSED) from error
         rules = RowRules(
-            vocab_size=vocab_size, objective=wanted.method, columns=wanted.columns, **wanted.rules
+            vocab_size=spec.vocab_size,
+            objective=wanted.method,
+            columns=wanted.columns,
+            **rules_of_a_job(wanted, max_positions=spec.max_positions),
         )
         how = {"tokenizer": tokenizer, "stop": stop}
         training = RowIndex()
@@ -111,6 +118,26 @@ def _with_model(wanted: Wanted, stop: Stop) -> dict[str, Any]:
             report["complete"] = report["validation"].get("complete", True)
             report["unreadable"] = report["validation"].get("unreadable", False)
     return report
+
+
+def rules_of_a_job(wanted: Wanted, *, max_positions: int) -> dict[str, Any]:
+    """The fields of RowRules by which a job of these rows would go. CliError for a length that the
+    model has not."""
+    from headrace.engine import DataProblem
+
+    from ..hyperparameters import row_rules, settle
+    from ..survey import SECONDS, count_rows
+
+    longest = wanted.rules.get("max_seq_len")
+    if longest and longest > max_positions:
+        message = f"max_seq_len is {longest}; the model takes at most {max_positions} tokens"
+        raise CliError(message, Exit.REFUSED)
+    num_rows = 0
+    with suppress(DataProblem):  # which the account of the rows tells
+        num_rows = count_rows(wanted.file, limit_seconds=SECONDS).num_rows
+    kind = wanted.method or "supervised"
+    settled = settle(wanted.rules, kind, num_rows=max(1, num_rows), max_positions=max_positions)
+    return row_rules(settled)
 
 
 def _account(file: Path, **how: Any) -> dict[str, Any]:
