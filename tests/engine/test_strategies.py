@@ -55,21 +55,25 @@ def too_small(model: Path, config: TrainConfig) -> int:
     return whole.total_device_bytes - 3 * whole.slot_bytes // 2
 
 
+PROOFS: list[tuple[str, dict[str, Any]]] = [
+    ("resident", {}),
+    ("zero_offload", {}),
+    ("zero_offload", {"state_tier": "nvme"}),
+    ("zero_offload", {"optimizer_host_share": 0.5}),
+    ("zero_infinity", {}),
+    ("megatrain", {}),
+    ("teraio", {"clip_way": "serial", "recompute": "all"}),
+    ("memascend", {}),
+    ("ratel", {"recompute": "all"}),
+    ("superoffload", {"recompute": "all", "grad_tier": "host"}),
+    ("unified", {"clip_way": "serial", "recompute": "all", "grad_tier": "host"}),
+]
+PROVEN = {strategy for strategy, _ in PROOFS}
+
+
 @pytest.mark.parametrize(
     ("strategy", "settings"),
-    [
-        ("resident", {}),
-        ("zero_offload", {}),
-        ("zero_offload", {"state_tier": "nvme"}),
-        ("zero_offload", {"optimizer_host_share": 0.5}),
-        ("zero_infinity", {}),
-        ("megatrain", {}),
-        ("teraio", {"clip_way": "serial", "recompute": "all"}),
-        ("memascend", {}),
-        ("ratel", {"recompute": "all"}),
-        ("superoffload", {"recompute": "all", "grad_tier": "host"}),
-        ("unified", {"clip_way": "serial", "recompute": "all", "grad_tier": "host"}),
-    ],
+    PROOFS,
     ids=lambda value: value if isinstance(value, str) else "-".join(f"{v}" for v in value.values()),
 )
 def test_a_strategy_changes_no_bit_and_moves_what_its_formula_says(
@@ -110,6 +114,20 @@ def test_a_strategy_changes_no_bit_and_moves_what_its_formula_says(
     expected["d2h"] += resident
     for link, wanted in expected.items():
         assert step[link]["payload_bytes"] == pytest.approx(wanted, rel=0.02), link
+
+
+def test_every_strategy_is_described_and_proven() -> None:
+    """In this room's README and in the service's, and in the proof above."""
+    root = Path(__file__).parents[2]
+    text = root.joinpath("engine/README.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Strategies\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    described = {row[0].split("`")[1]: [cell.strip() for cell in row[1:]] for row in rows}
+    assert described.keys() == STRATEGIES.keys()
+    assert all(len(cells) == 4 and all(cells) for cells in described.values())
+    assert set(PROVEN) == STRATEGIES.keys() - {"auto"}
+    service = root.joinpath("service/README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in service for name in STRATEGIES)
 
 
 def test_cached_weights_beside_records_on_the_device_change_no_bit(
