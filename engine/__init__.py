@@ -11,6 +11,7 @@ from .errors import BadSetting, ExportMismatch, NotFinite, SettingsChanged, Stat
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
+    ROW_LOSS_KINDS,
     LinkReport,
     Look,
     RunEvent,
@@ -170,6 +171,7 @@ __all__ = [
     "RowIndex",
     "RowRules",
     "RowLengths",
+    "ROW_LOSS_KINDS",
     "RunEvent",
     "RunResult",
     "SHAPES",

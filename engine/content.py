@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from headrace.storage import file_sha256
+
 from .model_files import find_gguf
 from .tokenizer import OPTIONAL_FILES, TOKENIZER_FILE
 
@@ -19,7 +21,7 @@ def content_key(files: Sequence[Path], **options: Any) -> str:
 
     What judges them is in it too: this room's code and the versions of what it stands on.
     """
-    named = [(path.name, _digest_of(path)) for path in files]
+    named = [(path.name, file_sha256(path)) for path in files]
     parts = [_rules(), named, options]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=_plain).encode()).hexdigest()
 
@@ -35,13 +37,8 @@ def model_key(model_dir: Path) -> str:
     else:
         names = (TOKENIZER_FILE, *OPTIONAL_FILES, "config.json")
         found = [model_dir / name for name in names if (model_dir / name).is_file()]
-        parts = [(path.name, _digest_of(path)) for path in found]
+        parts = [(path.name, file_sha256(path)) for path in found]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache

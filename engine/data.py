@@ -17,9 +17,9 @@ from torch import Tensor
 
 from headrace.storage import round_up
 
-from .chat import NOT_TRAINED
 from .config import NUM_ANSWERS, TrainConfig
 from .data_report import DataProblem, Place
+from .example import NOT_TRAINED
 from .packing import Arrangement, row_lengths, step_rows
 from .row_order import Ints
 from .token_files import OFFSETS, PLACES, REPORT, TOKENS, TRAINED

@@ -8,13 +8,14 @@ too: what differs from that, nothing explains.
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from hashlib import file_digest
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from headrace.storage import file_sha256
 
 from .errors import ExportMismatch
 from .export import ReadPieces, write_json
@@ -125,9 +126,7 @@ def write_report(
 
 
 def _file(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def mismatch(export_dir: Path, form: ExportForm, found: Comparison, *, hint: str) -> ExportMismatch:

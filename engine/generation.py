@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .chat import NOT_TRAINED
 from .data import Microbatch
+from .example import NOT_TRAINED
 from .forward import ForwardCompute, forward_visits
 from .head import head_logits
 from .model import RecordLayout

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Literal
 from unicodedata import normalize
 
-from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem, render
+from .chat import render
+from .example import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
 from .row_types import AnyRow, Conversation, Message, PlainText, Preference, Row
 from .template import Dialogue
 

@@ -5,14 +5,13 @@ So a null field of a structure is taken for one that is not there. What JSON has
 decimals) becomes an object that no format takes for text.
 """
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from headrace.storage import install_line
+from headrace.storage import file_sha256, install_line
 
 from .data_report import DataProblem
 
@@ -55,8 +54,7 @@ class ParquetRows:
 
     def digest(self) -> str:
         """SHA-256 of the file."""
-        with self._path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(self._path)
 
     def close(self) -> None:
         """Close the file."""

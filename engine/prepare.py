@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .chat import ChatTokenizer
 from .config import Objective
 from .data_report import DataProblem, DataReport, Overlong
+from .example import ChatTokenizer
 from .form_check import FormCheck, LineProblem, check_rows
 from .labels import TrainOn
 from .meter import Meter, Progress

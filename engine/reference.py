@@ -8,7 +8,6 @@ NaN: a pass that was interrupted goes on where it was.
 
 import hashlib
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.storage import sync_directory
+from headrace.storage import file_sha256, whole_file
 
 from .checkpoint import LoopState
 from .config import TrainConfig
@@ -194,21 +193,13 @@ def _read(path: Path, num_rows: int) -> LogProbs:
 
 def _write(path: Path, found: LogProbs) -> None:
     """Put the file in place, whole and on the drive, or leave what was there."""
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with whole_file(path) as file:
         np.save(file, found)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_directory(path.parent)
 
 
 def _files_id(folder: Path) -> str:
     """What a prepared data set's tokens are."""
-    digests = []
-    for name in (TOKENS, TRAINED, OFFSETS):
-        with (folder / name).open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    digests = [file_sha256(folder / name) for name in (TOKENS, TRAINED, OFFSETS)]
     return _digest(" ".join(digests).encode())
 
 

@@ -18,6 +18,11 @@ OUTCOME_OF: Mapping[StopReason, Outcome] = {
 }
 
 LINKS = ("nvme_read", "nvme_write", "h2d", "d2h")
+ROW_LOSS_KINDS: Mapping[str, str] = {  # of rows whose loss stands out, in words
+    "above": "far above",
+    "below": "far below",
+    "not_finite": "no number",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .chat import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
 from .config import NUM_ANSWERS, Objective
 from .data_report import DataReport, Overlong, Place, Tally, length_histogram
+from .example import NOT_TRAINED, ChatTokenizer, Example, RenderProblem
 from .labels import TrainOn, render_rows
 from .packing import padding_account
 from .row_files import RowFile, RowText

@@ -1,7 +1,6 @@
 """Which rows are the same, within a data set and between two, by 64-bit hashes."""
 
 import hashlib
-import os
 from array import array
 from pathlib import Path
 from typing import Self
@@ -9,7 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from headrace.storage import sync_directory
+from headrace.storage import whole_file
 
 from .data_report import Place, Tally
 
@@ -33,8 +32,7 @@ class RowIndex:
 
     def save(self, path: Path) -> None:
         """Write it to a file, which is there once it is whole and on disk."""
-        partial = path.with_name(f".{path.name}")
-        with partial.open("wb") as file:
+        with whole_file(path) as file:
             np.savez(
                 file,
                 files=np.array(self._files),
@@ -42,10 +40,6 @@ class RowIndex:
                 hashes=np.array(self._hashes),
                 places=np.array(self._places),
             )
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        sync_directory(path.parent)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .chat import NOT_TRAINED
 from .config import TrainConfig
 from .data import Microbatch, TokenDataset
+from .example import NOT_TRAINED
 from .outliers import UNSEEN, Floats, find_outliers
-from .report import Emit, RunEvent
+from .report import ROW_LOSS_KINDS, Emit, RunEvent
 from .row_order import Ints, epoch_order, steps_per_epoch
 
 LEDGER = "row_losses.bin"
-KINDS = {"above": "far above", "below": "far below", "not_finite": "no number"}
 SAID = 5  # rows of each kind whose place is in the message
 _WIDTH = 4  # bytes of a loss
 
@@ -80,7 +79,7 @@ class RowLosses:
             count, rows = kind
             return {"count": count, "rows": [self._row(row, losses[row]) for row in rows]}
 
-        kinds = {kind: told(getattr(found, kind)) for kind in KINDS}
+        kinds = {kind: told(getattr(found, kind)) for kind in ROW_LOSS_KINDS}
         self._emit(
             RunEvent(
                 type="row_losses",
@@ -140,7 +139,7 @@ def _sentence(told: Mapping[str, Mapping[str, Any]], num_epochs: int) -> str:
     """What stands out, with the first places of each kind."""
     when = "in every epoch so far" if num_epochs > 1 else "in this epoch"
     kinds = [
-        f"{found['count']} {KINDS[kind]} ({_places(found['rows'], found['count'])})"
+        f"{found['count']} {ROW_LOSS_KINDS[kind]} ({_places(found['rows'], found['count'])})"
         for kind, found in told.items()
         if found["count"]
     ]

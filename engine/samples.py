@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .chat import NOT_TRAINED, ChatTokenizer, RenderProblem
 from .config import TrainConfig
 from .data import TokenDataset
+from .example import NOT_TRAINED, ChatTokenizer, RenderProblem
 from .generation import Drawn, Written, generate, greedy
 from .labels import prompt_ids
 from .model_files import ModelError

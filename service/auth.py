@@ -82,10 +82,6 @@ class Tokens:
         same = [hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()]
         return self._entries[same.index(True)] if any(same) else None
 
-    def admits(self, token: str) -> bool:
-        """Whether that is one of the tokens."""
-        return self.find(token) is not None
-
     def note_use(self, entry: Mapping[str, Any]) -> None:
         """Remember that the token was used now; `keep_uses` makes it last."""
         self._uses[entry["sha256"]] = int(time.time())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig
+from headrace.storage import file_sha256
 
 from .engine_process import DEFAULT_ENGINE, RunJob, limits_of, load_engine
 from .errors import ApiError, did_you_mean
@@ -158,8 +159,7 @@ def job_name(asked: Mapping[str, Any], sources: Sources, site: Site) -> str:
     digest.update(json.dumps([fixed, place, stamps], sort_keys=True).encode())
     for path in (sources.training_file, sources.validation_file):
         if path is not None:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(file_sha256(path)))
     return f"job-{digest.hexdigest()[:16]}"
 
 

@@ -21,6 +21,7 @@ from .errors import (
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
+    from .atomic_file import file_sha256, whole_file
     from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
     from .cgroup import GroupMemory, cpu_quota, tightest_group
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from .transfer import Fence, Mark, Transfer
     from .volume import VolumeStatus, probe_volume
     from .wear import DriveHealth, VolumeWear, drive_health
-    from .whole_file import file_sha256, whole_file
 
 _HOMES = {
     "GroupMemory": "cgroup",
@@ -79,8 +79,8 @@ _HOMES = {
     "find_overpromises": "space",
     "fit_store": "space",
     "install_line": "extras",
-    "file_sha256": "whole_file",
-    "whole_file": "whole_file",
+    "file_sha256": "atomic_file",
+    "whole_file": "atomic_file",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
     "refuse_same": "files",

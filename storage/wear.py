@@ -50,11 +50,6 @@ class VolumeWear:
         rated, written = self.rated_bytes, self.health.written_bytes
         return None if rated is None or written is None else max(0.0, rated - written)
 
-    def steps_left(self, bytes_per_step: float) -> int | None:
-        """Steps until then, each writing so many bytes on this volume; None when unknown."""
-        left = self.bytes_left()
-        return None if left is None or bytes_per_step <= 0 else int(left / bytes_per_step)
-
     def to_dict(self) -> dict[str, Any]:
         """The fields and the forecast as JSON-ready values."""
         return {**asdict(self), "rated_bytes": self.rated_bytes, "bytes_left": self.bytes_left()}

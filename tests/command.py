@@ -1,6 +1,8 @@
 """One command of the command line, as a shell would run it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,3 +14,9 @@ def run(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return int(ended.value.code or 0)
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
+    """The exit code of one command and the JSON it prints."""
+    code = run(*arguments, "--json")
+    return code, json.loads(capsys.readouterr().out)

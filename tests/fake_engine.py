@@ -201,3 +201,11 @@ def _write(path: Path, values: dict[str, int]) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(values))
     temporary.replace(path)
+
+
+def undisturbed_weight(num_steps: int) -> int:
+    """What the weight is after so many steps."""
+    value = 1
+    for step in range(1, num_steps + 1):
+        value = value * 3 + step
+    return value

@@ -114,12 +114,5 @@ def weight(daemon: Daemon, job_id: str) -> int:
     return int(json.loads(path.read_text())["weight"])
 
 
-def undisturbed_weight(num_steps: int) -> int:
-    value = 1
-    for step in range(1, num_steps + 1):
-        value = value * 3 + step
-    return value
-
-
 def messages(daemon: Daemon, job_id: str) -> str:
     return "\n".join(event.message for event in daemon.journal.events_since(job_id, 0))

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.engine import ROW_LOSS_KINDS
+
 from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import console, print_json, print_table
 
 NO_REASON = "rows are compared at the end of each epoch"  # where the daemon is an older one
-KINDS = {"above": "far above", "below": "far below", "not_finite": "no number"}
 
 
 def rows(
@@ -26,12 +27,12 @@ def rows(
         console().print(f"no rows: {found.get('reason') or NO_REASON}", markup=False)
         return
     table = [
-        [KINDS[kind], place_of(row), losses_of(row)]
-        for kind in KINDS
+        [ROW_LOSS_KINDS[kind], place_of(row), losses_of(row)]
+        for kind in ROW_LOSS_KINDS
         for row in found[kind]["rows"]
     ]
     print_table(["loss", "row", "in each epoch"], table, empty="no row stands out")
-    for kind, words in KINDS.items():
+    for kind, words in ROW_LOSS_KINDS.items():
         more = found[kind]["count"] - len(found[kind]["rows"])
         if more:
             console().print(f"and {more} more {words}")

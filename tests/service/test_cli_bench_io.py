@@ -4,22 +4,15 @@ import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from command import run_json
 from headrace.service.__main__ import main
 from headrace.service.cli import bench_io, io_methods
 from headrace.service.cli.output import Exit
 
 SMALL = ("--rounds", "2", "--size", "32MiB", "--block", "1MiB", "--depth", "1", "--depth", "2")
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
-    """The exit code of one command and the JSON it prints."""
-    with pytest.raises(SystemExit) as ended:
-        main([*(str(argument) for argument in arguments), "--json"])
-    return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
 
 
 def test_every_case_is_measured_and_nothing_is_left(

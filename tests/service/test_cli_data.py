@@ -10,18 +10,12 @@ from typing import Any
 
 import pytest
 
-from command import run
+from command import run, run_json
 from headrace.engine import write_demo_data
 from headrace.service.cli import bytes_bar, data_reports, result_cache
 from headrace.service.cli.data_view import bars
 from headrace.service.cli.output import Exit
 from tiny import make_tiny_llama
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
-    """The exit code of one command and the JSON it prints."""
-    code = run(*arguments, "--json")
-    return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture(autouse=True)

@@ -2,23 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from command import run_json
 from headrace.service.__main__ import main
 from headrace.service.cli.output import Exit
 from headrace.storage import HostArena, TensorStore, VolumeConfig
 from store_cases import fill, payload, small_records, write_all
 
 RECORDS = small_records(2)
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
-    """The exit code of one command and the JSON it prints."""
-    with pytest.raises(SystemExit) as ended:
-        main([*(str(argument) for argument in arguments), "--json"])
-    return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture

@@ -1,23 +1,15 @@
 """The commands that look: the box, the state on disk, training rows, the speed of a step."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from command import run
+from command import run, run_json
 from headrace.engine import CpuKernel
 from headrace.service.cli import doctor
 from headrace.service.cli.output import Exit
 from headrace.storage import HostArena, RecordSpec, TensorSpec, TensorStore, VolumeConfig
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, Any]:
-    """The exit code of one command and the JSON it prints."""
-    code = run(*arguments, "--json")
-    return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture

@@ -26,14 +26,14 @@ def test_a_token_is_made_listed_and_revoked(
 ) -> None:
     _, made, _ = token(capsys, tmp_path, "create", "laptop")
     tokens = Tokens(tmp_path / "tokens.json")
-    assert tokens.admits(made["token"])
+    assert tokens.find(made["token"]) is not None
     _, listed, _ = token(capsys, tmp_path, "list")
     assert [entry["name"] for entry in listed] == ["laptop"]
     assert listed[0]["shown"] == made["token"][:11] and "sha256" not in listed[0]
     code, answer, _ = token(capsys, tmp_path, "revoke", listed[0]["shown"])
     assert code == Exit.OK
     assert answer == {"revoked": listed[0]["shown"], "name": "laptop", "left": 0}
-    assert not tokens.admits(made["token"])
+    assert tokens.find(made["token"]) is None
 
 
 def test_revoking_an_unknown_token_names_those_there_are(
@@ -50,7 +50,7 @@ def test_a_token_is_revoked_by_its_name(tmp_path: Path, capsys: pytest.CaptureFi
     code, answer, _ = token(capsys, tmp_path, "revoke", "laptop")
     assert code == Exit.OK
     assert answer == {"revoked": laptop[:11], "name": "laptop", "left": 1}
-    assert not tokens.admits(laptop) and tokens.admits(desk)
+    assert tokens.find(laptop) is None and tokens.find(desk)
 
 
 def test_a_name_of_several_tokens_is_refused_with_their_ids(
@@ -60,9 +60,9 @@ def test_a_name_of_several_tokens_is_refused_with_their_ids(
     made = [tokens.create("laptop") for _ in range(3)]
     code, _, error = token(capsys, tmp_path, "revoke", "laptop")
     assert code == Exit.REFUSED and "3 tokens" in error
-    assert all(one[:11] in error and tokens.admits(one) for one in made)
+    assert all(one[:11] in error and tokens.find(one) for one in made)
     assert token(capsys, tmp_path, "revoke", made[1][:11])[0] == Exit.OK
-    assert [tokens.admits(one) for one in made] == [True, False, True]
+    assert [tokens.find(one) is not None for one in made] == [True, False, True]
 
 
 def test_an_id_goes_before_a_name_that_reads_the_same(
@@ -72,4 +72,4 @@ def test_an_id_goes_before_a_name_that_reads_the_same(
     first = tokens.create("laptop")
     second = tokens.create(first[:11])
     assert token(capsys, tmp_path, "revoke", first[:11])[0] == Exit.OK
-    assert tokens.admits(second) and not tokens.admits(first)
+    assert tokens.find(second) and tokens.find(first) is None

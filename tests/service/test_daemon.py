@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from fake_engine import undisturbed_weight
 from headrace.service import full_disk, preparer, run_loop
 from headrace.service.child import child_environment
 from headrace.service.daemon import Daemon, DaemonRunning, DataDirUnusable
@@ -27,7 +28,6 @@ from real_daemon import (
     make_daemon,
     make_settings,
     messages,
-    undisturbed_weight,
     until,
     until_status,
     use,

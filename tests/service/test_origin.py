@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fake_engine import undisturbed_weight
 from headrace.service import origin
 from headrace.service.creation import Creation
 from headrace.service.daemon import Daemon
@@ -19,7 +20,6 @@ from real_daemon import (
     job,
     make_daemon,
     messages,
-    undisturbed_weight,
     until,
     until_status,
     use,

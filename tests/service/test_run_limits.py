@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from fake_engine import undisturbed_weight
 from headrace.engine import RunEvent
 from headrace.service.daemon import Daemon
 from headrace.service.event_log import EventLog
@@ -13,7 +14,6 @@ from real_daemon import (
     add_job,
     make_daemon,
     messages,
-    undisturbed_weight,
     until_status,
     use,
     weight,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fake_engine import undisturbed_weight
 from headrace.engine import TrainConfig
 from headrace.service.channel import channel_pair
 from headrace.service.child import child_environment
@@ -45,13 +46,6 @@ def outcome(run: Run) -> str:
 
 def weight(run: Run) -> int:
     return int(json.loads((Path(run.job_dir) / "committed.json").read_text())["weight"])
-
-
-def undisturbed_weight(num_steps: int) -> int:
-    value = 1
-    for step in range(1, num_steps + 1):
-        value = value * 3 + step
-    return value
 
 
 def options(data_dir: Path, **given: Any) -> WorkerOptions:

@@ -120,7 +120,6 @@ def test_the_rest_of_a_drives_life_is_forecast() -> None:
     wear = VolumeWear(path="/a", store_written_bytes=10**12, health=health)
     assert wear.rated_bytes == 4 * 10**14
     assert wear.bytes_left() == 3 * 10**14
-    assert wear.steps_left(10**11) == 3000
     assert wear.to_dict()["health"]["percentage_used"] == 25
 
 
@@ -128,7 +127,7 @@ def test_the_rest_of_a_drives_life_is_forecast() -> None:
 def test_what_a_drive_does_not_say_is_unknown(used: int | None) -> None:
     health = DriveHealth(device="vda", percentage_used=used, written_bytes=10**12)
     wear = VolumeWear(path="/a", store_written_bytes=1, health=health)
-    assert wear.rated_bytes is None and wear.steps_left(1e9) is None
+    assert wear.rated_bytes is None and wear.bytes_left() is None
 
 
 def _drive(sys: Path, path: Path, name: str, *, temperature: str | None = None) -> None:
