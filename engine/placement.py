@@ -46,9 +46,7 @@ def choose_placement(
 ) -> Placement:
     """The fastest placement that fits the limits (bytes), or, not to `weigh` them, the first one.
     When none does, of those that fit the device the one that takes least of the host, else the last
-    resort.
-
-    One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
+    resort. One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
     """
     config = sizes.config
 
@@ -62,8 +60,7 @@ def choose_placement(
         for placement in candidates:
             if sizes.device(placement) > device_limit:
                 continue
-            host = sizes.host(placement)
-            if host <= host_limit:
+            if (host := sizes.host(placement)) <= host_limit:
                 yield placement
             elif not nearest or host < nearest[0][0]:
                 nearest[:] = [(host, placement)]
