@@ -8,11 +8,10 @@ from math import isfinite
 from pathlib import Path
 from time import monotonic
 
-from headrace.storage import TensorStore, sync_directory
+from headrace.storage import TensorStore, whole_file
 
 from .checkpoint import LoopState
 from .config import TrainConfig
-from .export import write_json
 from .report import Emit, RunEvent
 
 Save = Callable[[Path], None]
@@ -116,11 +115,9 @@ def _eval_loss(checkpoint: Path) -> float | None:
 
 def _write_note(checkpoint: Path, step: int, eval_loss: float | None) -> None:
     """Have the note on the disk, whole; also in the place of one that was lost with its writer."""
-    half = checkpoint / f".{_NOTE}.new"
-    half.unlink(missing_ok=True)
-    write_json(half, {"step": step, "eval_loss": eval_loss})
-    half.replace(checkpoint / _NOTE)
-    sync_directory(checkpoint)
+    note = json.dumps({"step": step, "eval_loss": eval_loss}, indent=2)
+    with whole_file(checkpoint / _NOTE) as file:
+        file.write(note.encode() + b"\n")
 
 
 def remove_tree(path: Path) -> None:
