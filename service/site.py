@@ -22,7 +22,7 @@ from headrace.storage import (
     measure_rooms,
     memory_status,
     probe_volume,
-    refuse_same,
+    refuse_same_directory,
 )
 
 from .compiler import find_compiler
@@ -150,7 +150,7 @@ def probe_volumes(settings: Settings) -> list[dict[str, Any]]:
     if not settings.volumes:
         Path(settings.volume_list[0]).mkdir(parents=True, exist_ok=True)
     volumes = [VolumeConfig.parse(text) for text in settings.volume_list]
-    refuse_same(volumes)
+    refuse_same_directory(volumes)
     found = []
     for volume in volumes:
         status = asdict(probe_volume(volume))

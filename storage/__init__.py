@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
     from .extras import install_line
-    from .files import refuse_same
+    from .files import refuse_same_directory
     from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
@@ -83,7 +83,7 @@ _HOMES = {
     "whole_file": "atomic_file",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
-    "refuse_same": "files",
+    "refuse_same_directory": "files",
     "LinkStats": "stats",
     "StorageStatus": "stats",
     "StoreStats": "stats",
@@ -157,7 +157,7 @@ __all__ = [
     "fit_store",
     "install_line",
     "measure_rooms",
-    "refuse_same",
+    "refuse_same_directory",
     "memory_status",
     "measure_device_road",
     "parse_bytes",

@@ -29,11 +29,11 @@ def store_directories(volumes: Sequence[VolumeConfig], name: str) -> list[Path]:
     """
     if not name or name.startswith(".") or "/" in name or "\0" in name:
         raise ValueError(f"a store cannot be named {name!r}; wanted a plain name without '/'")
-    refuse_same(volumes)
+    refuse_same_directory(volumes)
     return [volume.path / name for volume in volumes]
 
 
-def refuse_same(volumes: Sequence[VolumeConfig]) -> None:
+def refuse_same_directory(volumes: Sequence[VolumeConfig]) -> None:
     """StoreError when two volumes are one directory, by whatever links: its room would count twice,
     and the second would find the first one's files."""
     found: dict[object, Path] = {}

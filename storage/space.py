@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .config import VolumeConfig
 from .errors import NoSpace
-from .files import DATA_NAME, refuse_same
+from .files import DATA_NAME, refuse_same_directory
 from .filesystem import free_bytes, total_bytes
 from .layout import STRIPE_BYTES, Layout, plan_layout
 from .rates import known_rate
@@ -45,7 +45,7 @@ def measure_rooms(
     `reserve_bytes` stays free on each file system; None: 2 GiB or 5 % of it, the larger.
     StoreError for volumes that are one directory.
     """
-    refuse_same(volumes)
+    refuse_same_directory(volumes)
     return [_measure(volume, reserve_bytes) for volume in volumes]
 
 
