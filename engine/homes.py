@@ -40,11 +40,15 @@ class Placement:
 
     def parked(self, tier: Tier) -> tuple[int, ...]:
         """Layers whose input waits on that tier, host or NVMe, from forward to backward."""
+        if tier not in self.activation_tiers:
+            return ()
         return tuple(i for i, one in enumerate(self.waits) if one == tier)
 
     @property
     def waits(self) -> tuple[Tier, ...]:
         """Where each layer's input waits: that of a kept layer with the rest of it."""
+        if self.activation_tiers.count("device") == len(self.activation_tiers):
+            return self.activation_tiers
         kept = set(self.keep_layers)
         return tuple("device" if i in kept else t for i, t in enumerate(self.activation_tiers))
 

@@ -147,12 +147,12 @@ class Sizes:
         Backward comes to the last layer first, and lets go of what was kept of it: a layer that is
         computed again has the room of those behind it.
         """
-        kept, freed, most = set(placement.keep_layers), 0, 0
-        for layer in reversed(range(self.spec.num_layers)):
-            one = self.under_way_bytes if layer in kept else self.working_bytes
-            most = max(most, one - freed)
-            freed += self.kept_layer_bytes if layer in kept else 0
-        return most
+        kept = set(placement.keep_layers)
+        if len(kept) == self.spec.num_layers:
+            return self.under_way_bytes
+        last = next(i for i in reversed(range(self.spec.num_layers)) if i not in kept)
+        freed = (self.spec.num_layers - 1 - last) * self.kept_layer_bytes
+        return max(self.working_bytes - freed, self.under_way_bytes if kept else 0)
 
     def device_parts(self, placement: Placement) -> dict[str, int]:
         """Bytes on the device, by purpose."""

@@ -40,14 +40,15 @@ def refuse_same_directory(volumes: Sequence[VolumeConfig]) -> None:
     for path in (volume.path for volume in volumes):
         try:
             status = os.stat(path)
-            other = found.setdefault((status.st_dev, status.st_ino), path)
+            key: object = (status.st_dev, status.st_ino)
         except FileNotFoundError:
-            other = found.setdefault(path.resolve(), path)
-        if other is not path:
+            key = path.resolve()
+        if key in found:
             raise StoreError(
-                f"volumes {other} and {path} are the same directory; give each drive once, and no "
-                "directory twice"
+                f"volumes {found[key]} and {path} are the same directory; give each drive once, "
+                "and no directory twice"
             )
+        found[key] = path
 
 
 def store_exists(directories: Sequence[Path]) -> bool:

@@ -187,5 +187,5 @@ def test_the_lock_of_a_dead_process_does_not_block(volumes: list[VolumeConfig]) 
 
 
 def test_a_volume_given_twice_is_refused(volumes: list[VolumeConfig]) -> None:
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(StoreError, match="no directory twice"):
         TensorStore.create([volumes[0]] * 2, small_records(1), name="job", reserve_bytes=0)
