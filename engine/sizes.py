@@ -1,6 +1,7 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
 from dataclasses import dataclass
+from itertools import compress
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
@@ -16,8 +17,7 @@ from .saved import saved_token_bytes, under_way_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
 
 MIB = 2**20
-# What no other line counts, measured: thread stacks and library scratch; on a GPU CUDA's context
-# and the kernels it loads.
+# Measured: thread stacks and library scratch; on a GPU CUDA's context and the kernels it loads.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 1024 * MIB}
 # What torch reserves on a GPU beyond what it gives out: blocks that a layer leaves are not always
 # those that the next one wants. A part of what a layer works in, measured.
@@ -128,17 +128,14 @@ class Sizes:
     @property
     def working_bytes(self) -> int:
         """What a layer that was not kept holds at the peak of its forward and backward."""
-        saved = self.microbatch_tokens * self.saved_token_bytes + self._masks(
-            self.microbatch_tokens
-        )
-        return saved + self.under_way_bytes
+        tokens = self.microbatch_tokens
+        return tokens * self.saved_token_bytes + self._masks(tokens) + self.under_way_bytes
 
     @property
     def loss_bytes(self) -> int:
         """What the loss of a chunk of tokens holds at its peak."""
         # A bounded logit waits with its slope, which is found by way of its square.
-        each = 4 if self.config.compute_dtype == "float32" else 12
-        each += 8 * bool(self.spec.logit_softcap)
+        each = (4 if self.compute_bytes == 4 else 12) + 8 * bool(self.spec.logit_softcap)
         return self.config.loss_chunk_tokens * self.spec.vocab_size * each
 
     def layer_peak_bytes(self, placement: Placement) -> int:
@@ -256,6 +253,9 @@ class Sizes:
 
     def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
         versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
+        if not still:  # as almost always, and asked thousands of times
+            there = compress(self.state_bytes, map(tier.__eq__, placement.tiers))
+            return 0 if frozen else versions * sum(there)
         homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
         return sum(
             versions_at_home(i, versions, still) * size
@@ -267,11 +267,11 @@ class Sizes:
         if not placement.keep_grads:
             return 0
         tiers, grad_tier, on_host = placement.tiers, placement.grad_tier, set(placement.on_host)
-        return sum(
-            size
-            for i, size in enumerate(self.grad_bytes)
-            if keeps_grad_on_device(i, tiers, grad_tier, on_host) == on_device
-        )
+        # Where gradients stay on the device, only the processor's records have theirs elsewhere.
+        suspects = on_host if grad_tier == "device" else range(len(tiers))
+        far = (i for i in suspects if not keeps_grad_on_device(i, tiers, grad_tier, on_host))
+        away = sum(self.grad_bytes[i] for i in far)
+        return sum(self.grad_bytes) - away if on_device else away
 
     @property
     def _loose(self) -> int:

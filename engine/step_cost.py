@@ -109,7 +109,7 @@ class StepModel:
 
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
-        kept = set(placement.keep_layers)
+        kept, on_host = set(placement.keep_layers), set(placement.on_host)
         waits = {layer: tier for tier in FAR for layer in placement.parked(tier)}
         found = []
         for visit in visits:
@@ -118,7 +118,7 @@ class StepModel:
             parked = None if layer is None else waits.get(layer)
             record = self.spec.records[visit.record]
             gradients = placement.keep_grads and not keeps_grad_on_device(
-                visit.record, placement.tiers, placement.grad_tier, placement.on_host
+                visit.record, placement.tiers, placement.grad_tier, on_host
             )
             key = (
                 self._alike[visit.record], layer in kept, tier, parked, gradients, visit.action,
