@@ -11,6 +11,7 @@ from .sizes import Sizes, kept_grad_bytes
 from .strategies import may_live
 
 DEFAULT_SLOTS = 3
+MIN_SLOTS = 2
 
 
 def tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:

@@ -20,9 +20,7 @@ def with_host_updates(
 ) -> Iterator[Placement]:
     """The processor may update some of what lives in host memory while the device updates the
     rest; where that is left to the plan, and of the exact format alone, whose rate is measured."""
-    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
-        return
-    if config.device == "cuda" and config.state_format != "exact":
+    if not _is_free(config):
         return
     for placement in placements:
         choices = {
@@ -31,6 +29,62 @@ def with_host_updates(
         }
         for on_host in sorted(choices - {()}):
             yield replace(placement, on_host=on_host)
+
+
+def other_host_updates(
+    spec: ModelSpec, config: TrainConfig, placement: Placement
+) -> Iterator[Placement]:
+    """The placement with about as many layers updated by the processor, chosen in other ways: the
+    first or the last ones, or evenly spread from either end, and one layer more or less."""
+    if not placement.on_host or not _is_free(config):
+        return
+    layers = _layers_in_host(spec, placement.tiers)
+    asked = len(placement.on_host)
+    counts = range(max(1, asked - 1), min(len(layers), asked + 1) + 1)
+    ways = (_last, _first, _spread_from_last, _spread_from_first)
+    for on_host in sorted({way(layers, count) for count in counts for way in ways}):
+        yield replace(placement, on_host=on_host)
+
+
+def with_same_host_updates(
+    spec: ModelSpec, placement: Placement, tiers: tuple[Tier, ...]
+) -> Placement:
+    """The placement with other homes; of the layers in host memory the processor updates those
+    that come at the same places among them."""
+    before, after = (_layers_in_host(spec, homes) for homes in (placement.tiers, tiers))
+    updated = set(placement.on_host)
+    places = [i for i, layer in enumerate(before) if layer in updated]
+    on_host = tuple(after[place] for place in places if place < len(after))
+    return replace(placement, tiers=tiers, on_host=on_host)
+
+
+def _last(layers: Sequence[int], count: int) -> tuple[int, ...]:
+    return tuple(layers[len(layers) - count :])
+
+
+def _first(layers: Sequence[int], count: int) -> tuple[int, ...]:
+    return tuple(layers[:count])
+
+
+def _spread_from_last(layers: Sequence[int], count: int) -> tuple[int, ...]:
+    return tuple(layers[(i + 1) * len(layers) // count - 1] for i in range(count))
+
+
+def _spread_from_first(layers: Sequence[int], count: int) -> tuple[int, ...]:
+    return tuple(layers[i * len(layers) // count] for i in range(count))
+
+
+def _layers_in_host(spec: ModelSpec, tiers: Sequence[Tier]) -> list[int]:
+    """Trained layers there, by record."""
+    records = enumerate(zip(spec.records, tiers, strict=True))
+    return [i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and not r.base]
+
+
+def _is_free(config: TrainConfig) -> bool:
+    """Whether the plan chooses what the processor updates."""
+    if config.optimizer_device != "auto" or config.optimizer_host_share is not None:
+        return False
+    return config.device != "cuda" or config.state_format == "exact"
 
 
 def with_two_versions(spec: ModelSpec, config: TrainConfig, placement: Placement) -> Placement:
@@ -52,11 +106,6 @@ def updated_on_host(
 ) -> tuple[int, ...]:
     """The given share of the trained layers in host memory, by record: the last ones, or, with two
     versions, evenly spread from the last one on."""
-    records = enumerate(zip(spec.records, tiers, strict=True))
-    layers = [
-        i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and r.base is None
-    ]
+    layers = _layers_in_host(spec, tiers)
     count = round(share * len(layers))
-    if host_versions == 1:
-        return tuple(layers[len(layers) - count :])
-    return tuple(layers[(i + 1) * len(layers) // count - 1] for i in range(count))
+    return (_last if host_versions == 1 else _spread_from_last)(layers, count)

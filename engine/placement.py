@@ -7,12 +7,15 @@ searched for the shortest step, as the box's rates predict it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice, product
 
+from .additions import may_guess, with_cached_weights, with_kept, with_second_versions
 from .config import TrainConfig
 from .cost import formula_seconds, step_cost
 from .home_choices import (
     DEFAULT_SLOTS,
+    MIN_SLOTS,
     all_parked,
     inputs_apart,
     repeat,
@@ -23,15 +26,16 @@ from .homes import NearTier, Placement, Tier
 from .host_share import asked_on_host, with_host_updates, with_two_versions
 from .model import ModelSpec
 from .rates import VolumeRates
+from .rearrange import rearranged
 from .sizes import Sizes
 from .step_cost import StepModel
 from .strategies import STRATEGIES, may_live
 from .ways import planned_way
 
-MIN_SLOTS = 2
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
 _NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
 _NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
+_NUM_REARRANGED = 120  # records, of all placements together
 _NVME_GAIN = 0.05  # a drive is worn only where any other step takes so much longer
 
 
@@ -83,10 +87,10 @@ def choose_placement(
             finalists = _shortest(model, drives, group)
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
             finalists = _shortest(model, drives, finalists)
-            finalists += fitting(_with_two_versions(sizes, finalists))
+            finalists += fitting(with_second_versions(sizes, finalists))
             finalists += fitting(with_host_updates(sizes.spec, config, finalists))
-            finalists += fitting(_with_cached_weights(sizes, finalists))
-            best.append(_fastest(model, drives, finalists))
+            finalists += fitting(with_cached_weights(sizes, finalists))
+            best.append(_fastest(model, drives, finalists, device_limit, host_limit))
     (seconds, chosen), *streamed = best
     if streamed and seconds > streamed[0][0] * (1 + _NVME_GAIN):
         return streamed[0][1]
@@ -114,16 +118,40 @@ def _shortest(
 
 
 def _fastest(
-    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
+    model: StepModel,
+    drives: VolumeRates,
+    placements: Sequence[Placement],
+    device_limit: int,
+    host_limit: int,
 ) -> tuple[float, Placement]:
-    """Seconds and placement of the shortest step; between equals the usual number of slots."""
+    """Seconds and placement of the shortest step, the best homes rearranged: as many of them as
+    are worth it, fewer of a model of many layers, whose step takes longer to play."""
+    sizes = model.sizes
+    times = [(_played(model, drives, one), one) for one in _shortest(model, drives, placements)]
+    by_home: dict[object, Placement] = {}
+    for _, one in sorted(times, key=_rank):
+        by_home.setdefault(one.tiers, one)
 
-    def played(placement: Placement) -> float:
-        way = planned_way(model.config, placement)
-        return step_cost(model, placement, way, drives).seconds
+    most = max(1, _NUM_REARRANGED // len(sizes.spec.records))
+    rearrange = partial(
+        rearranged,
+        sizes,
+        device_limit=device_limit,
+        host_limit=host_limit,
+        about=partial(_by_formula, model, drives),
+        seconds=partial(_played, model, drives),
+    )
+    return min((rearrange(one) for one in list(by_home.values())[:most]), key=_rank)
 
-    times = [(played(one), one) for one in _shortest(model, drives, placements)]
-    return min(times, key=lambda one: (round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)))
+
+def _rank(one: tuple[float, Placement]) -> tuple[float, int]:
+    """Between equals the usual number of slots comes first."""
+    return round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)
+
+
+def _played(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
+    """Seconds of a step, played through."""
+    return step_cost(model, placement, planned_way(model.config, placement), drives).seconds
 
 
 def _with_more_slots(
@@ -136,35 +164,7 @@ def _with_more_slots(
     for placement, num_slots in product(placements, _DEEP_SLOTS):
         if set(placement.tiers) != {"device"}:
             deep = replace(placement, num_slots=num_slots, keep_layers=())
-            yield _with_kept(sizes, config, deep, device_limit)
-
-
-def _with_two_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
-    """Host memory to spare lets updates there be made before the norm is known."""
-    config = sizes.config
-    for placement in placements:
-        if config.device == "cuda" and config.clip_way == "auto" and _may_guess(config, placement):
-            yield with_two_versions(sizes.spec, config, placement)
-
-
-def _with_cached_weights(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
-    """Device memory to spare keeps the weights of what is on NVMe: they are read no more, and the
-    state once. Updates are then made when the norm is known."""
-    config = sizes.config
-    free = config.strategy == "auto" and config.clip_way in ("auto", "serial")
-    if config.device != "cuda" or not free:
-        return
-    for placement in placements:
-        far = tuple(i for i, tier in enumerate(placement.tiers) if tier == "nvme")
-        alone = "host" not in placement.tiers and not placement.frozen
-        if far and alone and placement.keep_grads:
-            yield replace(placement, cached=far)
-
-
-def _may_guess(config: TrainConfig, placement: Placement) -> bool:
-    """Whether updates in host memory may be undone: so must those on NVMe that come with them."""
-    tiers, each = placement.trained_tiers, config.commit_every_steps == 1
-    return placement.keep_grads and "host" in tiers and (each or "nvme" not in tiers)
+            yield with_kept(sizes, config, deep, device_limit)
 
 
 def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
@@ -208,9 +208,9 @@ def _candidates(
             if strategy.caches_weights:
                 far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
                 placement = replace(placement, cached=far)
-            if config.clip_way == "speculative" and _may_guess(config, placement):
+            if config.clip_way == "speculative" and may_guess(config, placement):
                 placement = with_two_versions(sizes.spec, config, placement)
-            yield _with_kept(sizes, config, placement, device_limit)
+            yield with_kept(sizes, config, placement, device_limit)
 
 
 def _frozen(spec: ModelSpec) -> tuple[int, ...]:
@@ -246,28 +246,7 @@ def _with_inputs_apart(sizes: Sizes, device_limit: int, host_limit: int) -> Iter
     away = [all_parked(sizes.spec, "nvme")]
     for placement in _candidates(sizes, away, device_limit, host_limit):
         for apart in inputs_apart(sizes, placement, device_limit, host_limit):
-            yield _with_kept(sizes, config, apart, device_limit)
-
-
-def _with_kept(
-    sizes: Sizes, config: TrainConfig, placement: Placement, device_limit: int
-) -> Placement:
-    """The placement with as many kept layers as fit: the last ones are needed again first."""
-    num_layers = sizes.spec.num_layers
-
-    def keeping(count: int) -> Placement:
-        return replace(placement, keep_layers=tuple(range(num_layers - count, num_layers)))
-
-    if config.recompute != "auto":
-        return keeping(num_layers if config.recompute == "none" else 0)
-    spare = device_limit - sizes.device(placement)
-    # Where all are kept, none needs room to be computed again; and kept weights come on top of the
-    # activations, for some layers: begin with more than can fit, give up as many as it takes.
-    spare += sizes.working_bytes
-    count = min(num_layers, max(0, spare // max(1, sizes.kept_layer_bytes)))
-    while count and sizes.device(keeping(count)) > device_limit:
-        count -= 1
-    return keeping(count)
+            yield with_kept(sizes, config, apart, device_limit)
 
 
 def _may_wait_on_nvme(config: TrainConfig) -> bool:

@@ -75,7 +75,7 @@ class StepModel:
     """Costs of the visits of one model and run on one box. Layers that are alike are asked once."""
 
     def __init__(self, sizes: Sizes, rates: Rates, load: StepLoad) -> None:
-        self._sizes = sizes
+        self.sizes = sizes
         self.spec: ModelSpec = sizes.spec
         self.slot_bytes = sizes.slot_bytes
         self.config: TrainConfig = sizes.config
@@ -105,7 +105,7 @@ class StepModel:
             row_tokens=self.load.row_tokens,
             trained_tokens=factor * self.load.trained_tokens,
         )
-        return StepModel(self._sizes, self.rates, load)
+        return StepModel(self.sizes, self.rates, load)
 
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
