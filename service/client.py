@@ -7,13 +7,14 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
-
-import httpx2
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.storage import file_sha256
 
 from .jobs import TERMINAL
+
+if TYPE_CHECKING:  # commands without a daemon need nothing of it
+    import httpx2
 
 RETRY_SECONDS = 60.0  # how long `follow` bears a daemon that is away, for instance restarting
 ADVICE = {  # to people at the command line, by the code of a refusal
@@ -78,6 +79,8 @@ class Client:
     """The daemon at `url` (no `/v1`). A context manager; every method may raise DaemonError."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout_seconds: float = 30) -> None:
+        import httpx2
+
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {token}"} if token else {}
         timeout = httpx2.Timeout(timeout_seconds, connect=5)
@@ -96,7 +99,7 @@ class Client:
         """One request; the decoded JSON answer. `options` are httpx2's (`json`, `params`, …)."""
         try:
             response = self._http.request(method, path, **options)
-        except httpx2.TransportError as error:
+        except _broken_off() as error:
             raise self._unreachable(error) from error
         return _answer(response)
 
@@ -191,7 +194,7 @@ class Client:
                 for chunk in response.iter_bytes():
                     file.write(chunk)
             part.rename(target)
-        except httpx2.TransportError as error:
+        except _broken_off() as error:
             raise self._unreachable(error) from error
         finally:
             part.unlink(missing_ok=True)
@@ -214,6 +217,8 @@ class Client:
 
         Raises Unreachable when the connection breaks off.
         """
+        import httpx2
+
         path = f"/v1/fine_tuning/jobs/{job_id}/events/stream"
         headers = {"accept": "text/event-stream", **({"last-event-id": after} if after else {})}
         timeout = httpx2.Timeout(45, connect=5)  # the server pings every 15 s or faster
@@ -225,7 +230,7 @@ class Client:
                     response.read()
                     _answer(response)
                 yield from parse_events(response.iter_lines())
-        except httpx2.TransportError as error:
+        except _broken_off() as error:
             raise self._unreachable(error) from error
 
     def follow(self, job_id: str, *, after: str = "") -> Generator[ServerEvent]:
@@ -259,7 +264,14 @@ class Client:
         )
 
 
-def _answer(response: httpx2.Response) -> Any:
+def _broken_off() -> type[Exception]:
+    """What is raised where a request gets no whole answer."""
+    from httpx2 import TransportError
+
+    return TransportError
+
+
+def _answer(response: "httpx2.Response") -> Any:
     """The JSON of a good answer; Refused for an error, also for one that is not in the envelope."""
     try:
         body = response.json()

@@ -18,7 +18,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.storage import StoreError
 
-from .database import SchemaTooNew
+from .data_dir import DataDirUnusable, take_data_dir
+from .database import CannotMigrate
 from .drive_watch import GONE, DriveWatch
 from .errors import ApiError
 from .events import Hub
@@ -28,7 +29,6 @@ from .job_spec import ResolvedJob, Sources, prepare_request, resolve_job
 from .job_state import held_bytes
 from .jobs import JobRecord
 from .journal import Journal
-from .lockfile import LockFile, LockHeld
 from .method import kind_of, method_of
 from .model_names import find_model, unknown_model
 from .preparation import PrepareRequest
@@ -43,14 +43,6 @@ from .worker import Worker, WorkerOptions
 log = logging.getLogger(__name__)
 
 DISK_FLOOR_BYTES = 1 << 30  # below that the data directory cannot take uploads and logs for long
-
-
-class DaemonRunning(RuntimeError):
-    """Another daemon uses the data directory."""
-
-
-class DataDirUnusable(RuntimeError):
-    """The data directory cannot be written, or what lies in it is not a daemon's."""
 
 
 class Daemon:
@@ -249,7 +241,7 @@ def usable(data_dir: Path) -> Iterator[None]:
     """Turn what the system or the database says of the directory into DataDirUnusable."""
     try:
         yield
-    except SchemaTooNew as error:
+    except CannotMigrate as error:
         raise DataDirUnusable(str(error)) from error
     except (OSError, SQLAlchemyError) as error:
         said = getattr(error, "orig", None) or error
@@ -257,16 +249,6 @@ def usable(data_dir: Path) -> Iterator[None]:
             f"the data directory {data_dir} cannot be used: {said}; see to its mode, its content "
             "and room on its drive, or name another data_dir"
         ) from error
-
-
-def take_data_dir(data_dir: Path) -> LockFile:
-    """Lock the directory for this process, or DaemonRunning with the holder's pid."""
-    try:
-        return LockFile(data_dir / "lock")
-    except LockHeld as held:
-        raise DaemonRunning(
-            f"process {held.pid} already serves {data_dir}; stop it, or name another data_dir"
-        ) from None
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

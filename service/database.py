@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -34,11 +29,12 @@ from .jobs import UnknownId
 T = TypeVar("T")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+SCHEMA = "v0003"  # the newest of the migrations
 BUSY_SECONDS = 30
 
 
-class SchemaTooNew(RuntimeError):
-    """A newer Headrace made the database."""
+class CannotMigrate(RuntimeError):
+    """A newer Headrace made the database, or there is no room for the copy of an older one."""
 
 
 class Database:
@@ -117,28 +113,49 @@ def migrate(path: Path) -> None:
     """Make the database at `path`, or bring an older one up to date, wholly or not at all.
 
     An older one is copied first, to a file beside it named after its schema: `….v0001.bak`.
-    RuntimeError when a newer Headrace made it, or when there is no room for the copy.
+    CannotMigrate when a newer Headrace made it, or when there is no room for the copy.
     """
     engine = _make_engine(path)
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    head = ScriptDirectory.from_config(config).get_current_head()
     try:
         with engine.begin() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # or SQLite commits each table alone
-            found = MigrationContext.configure(connection).get_current_revision()
-            if found not in (None, head):
-                _back_up(path, path.with_name(f"{path.name}.{found}.bak"))
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-    except CommandError as e:
-        raise RuntimeError(
-            f"{path} was made by another version of Headrace (this one knows schemas up to "
-            f"{head!r}): {e}. Start the version that made it, or name another data directory."
-        ) from e
+            found = _schema_of(connection)
+            if found != SCHEMA:
+                _upgrade(connection, found, path)
     finally:
         engine.dispose()
+
+
+def _schema_of(connection: Connection) -> str | None:
+    """The schema that Alembic has noted in the database; None in a new one."""
+    tables = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+    if connection.exec_driver_sql(tables).first() is None:
+        return None
+    noted = connection.exec_driver_sql("SELECT version_num FROM alembic_version").first()
+    return None if noted is None else str(noted[0])
+
+
+def _upgrade(connection: Connection, found: str | None, path: Path) -> None:
+    """Run the migrations that are missing, after a copy of what was `found`."""
+    from alembic import command  # a start that finds the newest schema does without
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+    from alembic.util.exc import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    try:
+        if found is not None:
+            ScriptDirectory.from_config(config).get_revision(found)  # CommandError: not of ours
+            _back_up(path, path.with_name(f"{path.name}.{found}.bak"))
+        command.upgrade(config, "head")
+    except CommandError as e:
+        raise CannotMigrate(
+            f"{path} was made by another version of Headrace (this one knows schemas up to "
+            f"{SCHEMA!r}): {e}. Start the version that made it, or name another data directory."
+        ) from e
 
 
 def _back_up(path: Path, copy: Path) -> None:
@@ -155,7 +172,7 @@ def _back_up(path: Path, copy: Path) -> None:
         sync_directory(copy.parent)
     except (OSError, sqlite3.Error) as e:
         part.unlink(missing_ok=True)
-        raise RuntimeError(
+        raise CannotMigrate(
             f"{path} must be copied to {copy} before its schema changes, and cannot be: {e}. "
             "Make room on the drive; nothing was changed."
         ) from e

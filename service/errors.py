@@ -69,6 +69,14 @@ class ApiError(Exception):
         return {"error": error}
 
 
+def not_ready(reasons: Iterable[str]) -> dict[str, Any]:
+    """The body of the 503 for a daemon that can take no job now, with the reasons one by one."""
+    known = list(reasons)
+    body = ApiError(503, f"Not ready: {'; '.join(known)}.", code="not_ready").envelope()
+    body["error"]["reasons"] = known
+    return body
+
+
 def printable(text: str) -> str:
     """The text with what UTF-8 cannot say, such as half a surrogate pair, spelled out."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

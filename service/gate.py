@@ -4,7 +4,6 @@ Pure ASGI, so that streams pass through untouched.
 """
 
 import re
-import secrets
 import time
 from math import ceil
 from urllib.parse import quote
@@ -18,11 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from . import auth, scopes
 from .attempts import FailedAttempts
 from .errors import ApiError
+from .front import OPEN_PATHS, new_request_id
 from .logs import get_logger
 from .sessions import Sessions, let_in
 
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
 TOKEN_NAME = "headrace.token_name"  # in a request's scope, for the log
 UPLOAD_PATHS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
 LOGIN_PATHS = re.compile(r"/login|/static/.*|/favicon\.ico")  # wanted before a token is shown
@@ -47,7 +46,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = "req_" + secrets.token_hex(12)
+        request_id = new_request_id()
         started = time.monotonic()
         status = 0
 

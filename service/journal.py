@@ -30,7 +30,7 @@ class Journal(JobTable, EventTable, SeriesTable, Retention, Catalog, UploadTable
 
     @classmethod
     def open(cls, path: Path, listener: Listener) -> Self:
-        """Open the database at `path`, made or migrated as needed. RuntimeError if that fails."""
+        """Open the database at `path`, made or migrated as needed; CannotMigrate."""
         path.parent.mkdir(parents=True, exist_ok=True)
         migrate(path)
         return cls(Database(path), listener)

@@ -1,17 +1,25 @@
-"""The HTTP server around the daemon: its start and its end belong to the server's own."""
+"""The HTTP server around the daemon: it listens first, and ends last.
+
+The app is made, and what it is made of imported, on a thread while the probes are answered.
+"""
 
 import asyncio
 import os
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI
 
 from .connections import Connection, max_connections, raise_open_files
-from .contract import Daemon
+from .front import Front
 from .systemd import Notifier
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from .contract import Daemon
 
 GRACE_SECONDS = 3  # open streams are cut off after that, so that a viewer never holds up the end
 
@@ -35,10 +43,16 @@ def address(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: FastAPI, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT, which then ends the process. Raises what the start raises."""
+def run(
+    make_app: "Callable[[], FastAPI]", sock: socket.socket, *, on_ready: Callable[[], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT, which then ends the process. Raises what the start raises.
+
+    `make_app` is called on a thread, with the socket listening already; `on_ready` when the app
+    answers.
+    """
     Connection.most = max_connections(raise_open_files())
-    server = Server(app, on_ready, Notifier.of())
+    server = Server(make_app, on_ready, Notifier.of())
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[sock]))
 
@@ -51,10 +65,16 @@ class Server(uvicorn.Server):
     moment, and the worker commits the step in hand when the API goes away.
     """
 
-    def __init__(self, app: FastAPI, on_ready: Callable[[], None], notifier: Notifier) -> None:
+    def __init__(
+        self,
+        make_app: "Callable[[], FastAPI]",
+        on_ready: Callable[[], None],
+        notifier: Notifier,
+    ) -> None:
+        self._front = Front()
         super().__init__(
             uvicorn.Config(
-                app,
+                self._front,
                 http=Connection,
                 ws="none",
                 log_config=None,
@@ -63,35 +83,54 @@ class Server(uvicorn.Server):
                 lifespan="off",
             )
         )
-        self._app = app
+        self._make_app = make_app
         self._on_ready = on_ready
         self._notifier = notifier
         self._signalled = False
         self._draining: asyncio.Task[None] | None = None
+        self._daemon: Daemon | None = None  # once it has started
+        self._served = asyncio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the app, serve, stop the app; a signal counts from the first moment to the last.
+        """Answer at once, with the app as soon as it has started, and stop it when nobody is left
+        to answer. A signal counts from the first moment to the last.
 
         uvicorn's own way would log a failed start as a traceback and drop the reason.
         """
-        daemon: Daemon = self._app.state.daemon
         with self.capture_signals():
-            async with self._app.router.lifespan_context(self._app):
-                if self._signalled:
-                    return
-                self._on_ready()
-                self._notifier.tell(READY=1, STATUS=daemon.in_words(), MAINPID=os.getpid())
+            behind = asyncio.create_task(self._run_app())
+            try:
+                await self._serve(sockets)
+            finally:
+                self._served.set()
+                await behind
+
+    async def _run_app(self) -> None:
+        """Make and start the app, and stop it when the last answer is out."""
+        try:
+            app = await asyncio.to_thread(self._make_app)
+            if self._signalled:
+                return
+            async with app.router.lifespan_context(app):
+                self._daemon = daemon = app.state.daemon
+                self._front.pass_on_to(app)
+                if not self._signalled:
+                    self._on_ready()
+                    self._notifier.tell(READY=1, STATUS=daemon.in_words(), MAINPID=os.getpid())
                 beat = self._notifier.beat(daemon.in_words, lambda: self._signalled)
                 beating = asyncio.create_task(beat)
                 try:
-                    await self._serve(sockets)
+                    await self._served.wait()
                 finally:
                     beating.cancel()
+        finally:
+            self._front.give_up()
+            self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         """What uvicorn does ten times a second; after a signal, also see to the end."""
-        if self._signalled and self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
+        if self._signalled and self._draining is None and self._daemon is not None:
+            self._draining = asyncio.create_task(self._drain(self._daemon))
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -102,8 +141,7 @@ class Server(uvicorn.Server):
         self._captured_signals.append(sig)
         self._notifier.tell(STOPPING=1, STATUS="finishing the step in hand")
 
-    async def _drain(self) -> None:
-        daemon: Daemon = self._app.state.daemon
+    async def _drain(self, daemon: "Daemon") -> None:
         try:
             await daemon.drain()
         finally:

@@ -73,7 +73,11 @@ def main() -> None:
     daemon = Daemon(settings, worker=options, prepare="fake_engine:prepare")
     with listen("127.0.0.1", int(sys.argv[3])) as sock:
         url = address(sock)
-        run(create_app(daemon), sock, on_ready=lambda: print(json.dumps({"url": url}), flush=True))
+        run(
+            lambda: create_app(daemon),
+            sock,
+            on_ready=lambda: print(json.dumps({"url": url}), flush=True),
+        )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import os
 import platform
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -160,6 +159,8 @@ def _time(
 
 def box() -> dict[str, Any]:
     """What was measured on: processor, Python, and the versions that matter."""
+    from importlib.metadata import version
+
     versions = {name: version(name) for name in ("torch", "transformers")}
     return {"cpus": os.cpu_count(), "machine": platform.machine(), "system": platform.platform(),
             "python": platform.python_version(), **versions}  # fmt: skip

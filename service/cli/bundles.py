@@ -12,7 +12,6 @@ from ..bundle_format import FORMAT, weight_hashes
 from ..client import Client
 from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import CliError, Exit, console, print_json
-from .watch import exit_code, watch_job, watch_json
 
 OPTIONS = {"training_file": "--train", "validation_file": "--valid"}
 
@@ -144,6 +143,8 @@ def _digest(path: Path) -> str:
 
 
 def _watch(client: Client, job_id: str, as_json: bool) -> Exit:
+    from .watch import exit_code, watch_job, watch_json
+
     if as_json:
         return exit_code(watch_json(client, job_id))
     progress = watch_job(client, job_id)

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 from .data_reports import Wanted, make_report
-from .data_view import show
 from .options import Columns, Json, parse_columns
 from .output import CliError, Exit, print_json
 from .result_cache import default_folder, remembered
@@ -68,6 +67,8 @@ def check(
     if as_json:
         print_json(report)
     else:
+        from .data_view import show
+
         show(report)
     if not report.get("complete", True):
         raise typer.Exit(Exit.INTERRUPTED)

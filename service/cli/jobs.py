@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..client import Client, Refused
-from .body import job_body, with_uploads
 from .exports import copy_export, copy_gguf, describe_check, fetch_export, find_report
 from .options import (
     DEFAULT_URL,
@@ -23,7 +22,6 @@ from .options import (
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 from .plan_view import show_plan
 from .status_view import result_of, show_job, show_status, steps_of
-from .watch import exit_code, watch_job, watch_json
 
 
 def submit(
@@ -63,6 +61,8 @@ def submit(
 
     Rows that the daemon holds already, by name and content, are not uploaded again.
     """
+    from .body import job_body, with_uploads
+
     given: dict[str, Any] = {"model": model, "training_file": train, "validation_file": valid}
     given |= {"suffix": suffix, "strategy": strategy}
     if column:
@@ -97,6 +97,8 @@ def watch(
 
 
 def _watch(client: Client, job_id: str, as_json: bool) -> None:
+    from .watch import exit_code, watch_job, watch_json
+
     if as_json:
         raise typer.Exit(exit_code(watch_json(client, job_id)))
     try:

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:  # imported where something is printed for people
+    from rich.console import Console
 
 UNBROKEN_WIDTH = 10_000
 
@@ -39,8 +39,10 @@ def json_by_itself() -> bool:
     return chosen == "json" if chosen in ("json", "text") else not sys.stdout.isatty()
 
 
-def console() -> Console:
+def console() -> "Console":
     """Where people read: standard output; what is no terminal gets plain, unbroken lines."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else UNBROKEN_WIDTH
     return Console(highlight=False, width=width)
 
@@ -52,6 +54,8 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
     """Rows under their column names, if any, or the sentence `empty` when there are no rows."""
+    from rich.table import Table
+
     out = console()
     if not rows:
         out.print(empty)
@@ -78,6 +82,8 @@ def report_error(message: str, *, code: Exit, as_json: bool, details: Any = None
         error = {"message": message, "exit_code": int(code), **(details or {})}
         print(json.dumps({"error": error}, default=str), file=sys.stderr)
     else:
+        from rich.console import Console
+
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"[bold red]headrace:[/] {_escaped(message)}"
         )

@@ -11,7 +11,6 @@ from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, print_json
 from .plan_view import show_plan, show_schemes
 from .serve import Config, DataDir, load_settings
-from .settings import apply_settings, parse_setting
 
 if TYPE_CHECKING:
     from headrace.engine import Box, ModelSpec
@@ -129,6 +128,7 @@ def run_values(settings: list[str]) -> dict[str, Any]:
     from headrace.engine import TrainConfig
 
     from ..errors import did_you_mean
+    from .settings import parse_setting
 
     known = [field.name for field in fields(TrainConfig)]
     values = dict(map(parse_setting, settings))
@@ -248,6 +248,7 @@ def _of_job(
     from ..shapes import plan_object
     from ..site import Site
     from .job_file import read_job_file
+    from .settings import apply_settings
 
     body = read_job_file(job_file) | ({} if strategy is None else {"strategy": strategy})
     apply_settings(body, settings, method=None)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.engine import ROW_LOSS_KINDS
-
 from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import console, print_json, print_table
 
@@ -18,6 +16,8 @@ def rows(
 
     Far above are often wrong or broken, far below known by heart or empty of content.
     """
+    from headrace.engine import ROW_LOSS_KINDS
+
     with connect(url, token_file) as client:
         found = client.row_losses(job_id)
     if as_json:

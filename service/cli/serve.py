@@ -55,15 +55,15 @@ def serve(
 
 
 def run_daemon(settings: "Settings", *, as_json: bool) -> None:
-    """Listen, say where, and serve until a signal ends the daemon."""
+    """Listen, make the app, say where, and serve until a signal ends the daemon.
+
+    What the app is made of is imported once the socket listens and /livez is answered.
+    """
     from headrace.storage import StoreError
 
-    from ..app import create_app
-    from ..daemon import Daemon, DaemonRunning, DataDirUnusable
-    from ..logs import configure
+    from ..data_dir import DaemonRunning, DataDirUnusable
     from ..server import address, listen, run
 
-    configure(settings.log_level)
     for path in settings.models_dir:
         if not path.is_dir():
             reason = f"models directory {path} is not there"
@@ -84,9 +84,18 @@ def run_daemon(settings: "Settings", *, as_json: bool) -> None:
         else:
             console().print(f"headrace listens on {address(sock)}, data in {settings.data_dir}")
 
+    def make_app() -> Any:  # a FastAPI, which is not imported yet
+        from ..logs import configure
+
+        configure(settings.log_level)
+        from ..app import create_app
+        from ..daemon import Daemon
+
+        return create_app(Daemon(settings))
+
     with sock:
         try:
-            run(create_app(Daemon(settings)), sock, on_ready=say_where)
+            run(make_app, sock, on_ready=say_where)
         except (DaemonRunning, DataDirUnusable, StoreError) as error:
             raise CliError(str(error), Exit.REFUSED) from error
 

@@ -9,16 +9,15 @@ import typer
 
 from ..client import ServerEvent
 from ..rates import Rates
-from .job_file import read_job_file
 from .options import ByteSize, Device, JobSettings, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, console, print_json
 from .progress import Progress
 from .serve import Config, DataDir, load_settings
-from .settings import apply_settings
-from .watch import Bar
 
 if TYPE_CHECKING:
     from headrace.engine import RunEvent
+
+    from .watch import Bar
 
 StateFormat = Annotated[
     str | None, typer.Option(help="exact, q8 (economy), sr_bf16 or sr_q8, in place of the job's.")
@@ -49,6 +48,7 @@ def train(
     """
     from ..child import become_like_a_worker
     from ..foreground import train_foreground
+    from .watch import Bar
 
     become_like_a_worker()
     here = load_settings(
@@ -90,6 +90,9 @@ def _asked(
     job_file: Path, instead: Mapping[str, str | None], settings: list[str]
 ) -> dict[str, Any]:
     """What the job's file asks for, with what was given in its place."""
+    from .job_file import read_job_file
+    from .settings import apply_settings
+
     body = read_job_file(job_file)
     body |= {name: value for name, value in instead.items() if value is not None}
     apply_settings(body, settings, method=None)
@@ -121,7 +124,7 @@ def _refusals() -> tuple[type[Exception], ...]:
             StrategyConflict, LockHeld)  # fmt: skip
 
 
-def printer(progress: Progress, bar: Bar | None) -> "Callable[[RunEvent], None]":
+def printer(progress: Progress, bar: "Bar | None") -> "Callable[[RunEvent], None]":
     """What to do with each event of the run: move the bar, or print a JSON line without one."""
     rates = Rates()
 

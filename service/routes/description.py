@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from ..errors import ENVELOPE_SCHEMA
-from ..gate import OPEN_PATHS
+from ..front import OPEN_PATHS
 
 Responses = dict[int | str, dict[str, Any]]
 

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from ..answers import BoxStatus, Health
-from ..errors import ApiError
+from ..errors import not_ready
+from ..front import ALIVE
 from ..metrics import CONTENT_TYPE, Metrics
 from ..status import daemon_status
 from .common import TheDaemon, Unchanged, with_etag
@@ -20,7 +21,7 @@ METRICS = {"description": "In the text format of Prometheus."}
 @router.get("/livez", **answers(Health))
 async def live() -> dict[str, Any]:
     """The event loop turns."""
-    return {"status": "ok"}
+    return ALIVE
 
 
 @router.get("/readyz", **answers(Health, NOT_READY))
@@ -28,11 +29,7 @@ async def live() -> dict[str, Any]:
 def ready(daemon: TheDaemon) -> JSONResponse:
     """A job can be taken now; else 503 with the reasons."""
     reasons = list(daemon.ready())
-    if not reasons:
-        return JSONResponse({"status": "ok"})
-    error = ApiError(503, f"Not ready: {'; '.join(reasons)}.", code="not_ready").envelope()
-    error["error"]["reasons"] = reasons
-    return JSONResponse(error, 503)
+    return JSONResponse(not_ready(reasons), 503) if reasons else JSONResponse(ALIVE)
 
 
 @router.get("/status", **answers(BoxStatus, UNCHANGED))

@@ -3,9 +3,11 @@ import errno
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from sqlalchemy.exc import OperationalError
 from fake_engine import undisturbed_weight
 from headrace.service import full_disk, preparer, run_loop
 from headrace.service.child import child_environment
-from headrace.service.daemon import Daemon, DaemonRunning, DataDirUnusable
+from headrace.service.daemon import Daemon
+from headrace.service.data_dir import DaemonRunning, DataDirUnusable
+from headrace.service.database import migrate
 from headrace.service.events import Hub
 from headrace.service.journal import Journal
 from headrace.service.lockfile import LockFile
@@ -375,6 +379,17 @@ def test_data_directory_of_no_use_stops_the_start_with_its_name(tmp_path: Path, 
     else:
         in_the_way.write_text("something else, and longer than the header of a database" * 9)
     with pytest.raises(DataDirUnusable, match=str(settings.data_dir)):
+        asyncio.run(Daemon(settings).start())
+
+
+def test_database_of_a_newer_version_stops_the_start_with_what_to_do(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    settings.data_dir.mkdir(exist_ok=True)
+    migrate(settings.database_path)
+    with closing(sqlite3.connect(settings.database_path)) as connection:
+        connection.execute("update alembic_version set version_num = 'v9999'")
+        connection.commit()
+    with pytest.raises(DataDirUnusable, match="Start the version that made it"):
         asyncio.run(Daemon(settings).start())
 
 

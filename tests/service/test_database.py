@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from headrace.service import tables
-from headrace.service.database import migrate
+from headrace.service.database import MIGRATIONS, SCHEMA, CannotMigrate, migrate
 
 
 def test_the_migrations_build_the_tables(tmp_path: Path) -> None:
@@ -24,6 +26,14 @@ def test_the_migrations_build_the_tables(tmp_path: Path) -> None:
     engine.dispose()
 
 
+def test_the_schema_is_that_of_the_newest_migration() -> None:
+    """`migrate` asks Alembic only where the database's schema is another one."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA]
+
+
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "headrace.db"
     migrate(path)
@@ -31,8 +41,9 @@ def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     connection.execute("update alembic_version set version_num = 'v9999'")
     connection.commit()
     connection.close()
-    with pytest.raises(RuntimeError, match="another version of Headrace"):
+    with pytest.raises(CannotMigrate, match="another version of Headrace"):
         migrate(path)
+    assert not list(tmp_path.glob("*.bak*")), "copied, though nothing could change"
 
 
 def old_database(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -85,7 +96,7 @@ def test_without_a_copy_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr("headrace.service.database.os.fsync", full)
-        with pytest.raises(RuntimeError, match="No space left"):
+        with pytest.raises(CannotMigrate, match="No space left"):
             migrate(path)
     assert look(path, "select version_num from alembic_version") == [("v0001",)]
     assert not list(tmp_path.glob("*.bak*"))
