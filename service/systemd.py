@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 BEAT_SECONDS = 5.0
+PATIENCE_SECONDS = 1.0  # for a word that is said once; a beat comes again, and waits for nobody
 EXTENSION_SECONDS = 60  # asked for again with every beat while the step in hand is finished
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,18 @@ class Notifier:
 
     def tell(self, **lines: str | int) -> None:
         """Send one datagram. Never raises: a lost word to systemd is no reason to stop training."""
+        self._send(lines, PATIENCE_SECONDS)
+
+    def _send(self, lines: Mapping[str, str | int], patience_seconds: float) -> None:
+        """Send within that time. A receiver that does not read takes some ten datagrams, and none
+        after that."""
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         text = "\n".join(f"{name}={value}" for name, value in lines.items())
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.settimeout(patience_seconds)
                 sock.connect(address)
                 sock.send(text.encode())
         except OSError as error:
@@ -59,5 +66,5 @@ class Notifier:
             lines: dict[str, str | int] = {"WATCHDOG": 1, "STATUS": describe()}
             if is_stopping():
                 lines["EXTEND_TIMEOUT_USEC"] = EXTENSION_SECONDS * 1_000_000
-            self.tell(**lines)
+            self._send(lines, 0)
             await asyncio.sleep(self.beat_seconds)
