@@ -77,7 +77,10 @@ class Starting:
 
 @contextmanager
 def starting(tmp_path: Path) -> Iterator[Starting]:
-    with listen("127.0.0.1", 0) as sock, httpx2.Client(base_url=address(sock)) as client:
+    with (
+        listen("127.0.0.1", 0) as sock,
+        httpx2.Client(base_url=address(sock), timeout=PATIENCE) as client,
+    ):
         held = Starting(client, threading.Event())
 
         def make_app() -> FastAPI:
