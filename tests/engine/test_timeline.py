@@ -163,28 +163,46 @@ def test_it_agrees_with_a_clock_that_ticks(seed: int) -> None:
             assert ticked(work, num_slots, reader_copies) == pytest.approx(exact, abs=0.5)
 
 
+class Sleeping:
+    """Stages that sleep for the milliseconds of `work`, and note how long each of them took."""
+
+    def __init__(self, work: list[Work]) -> None:
+        self._work = work
+        self.took = [[0.0] * 5 for _ in work]
+
+    def needs_slot(self, visit: Visit) -> bool:
+        return True
+
+    def read(self, visit: Visit, slot: int) -> None:
+        self._sleep(visit, 0)
+
+    def compute(self, visit: Visit, slot: int | None) -> None:
+        self._sleep(visit, 2)
+
+    def release(self, visit: Visit, slot: int) -> Callable[[], None]:
+        return lambda: self._sleep(visit, 4)
+
+    def _sleep(self, visit: Visit, stage: int) -> None:
+        started = time.perf_counter()
+        time.sleep(self._work[visit.record][stage] / 1000)
+        self.took[visit.record][stage] = time.perf_counter() - started
+
+
 def test_it_agrees_with_the_pipeline_itself() -> None:
+    """What is played takes what each stage took: a busy box lengthens both."""
     first, second = (20.0, 0.0, 10.0, 0.0, 15.0), (5.0, 0.0, 30.0, 0.0, 0.0)
     work = [first] * 8 + [second] * 6
-
-    class Sleeping:
-        def needs_slot(self, visit: Visit) -> bool:
-            return True
-
-        def read(self, visit: Visit, slot: int) -> None:
-            time.sleep(work[visit.record][0] / 1000)
-
-        def release(self, visit: Visit, slot: int) -> Callable[[], None]:
-            return lambda: time.sleep(work[visit.record][4] / 1000)
-
-    with closing(Pipeline([0, 1, 2], Sleeping())) as pipeline:
-        started = time.perf_counter()
-        pipeline.run(
-            [update_visit(i) for i in range(len(work))],
-            lambda visit, slot: time.sleep(work[visit.record][2] / 1000),
-        )
-        taken = time.perf_counter() - started
     duplex = replace(DRIVES, mixed=2.0)  # sleeps do not share a drive
     ring = Ring(num_slots=3, reader_copies=True, num_staging=3)
-    planned = play(turns(work), ring, drives=duplex, rates=RATES).end / 1000
-    assert planned <= taken < 1.25 * planned
+    ratios = []
+    for _ in range(3):  # a thread may be woken late once, and then between two stages
+        stages = Sleeping(work)
+        with closing(Pipeline([0, 1, 2], stages)) as pipeline:
+            started = time.perf_counter()
+            pipeline.run([update_visit(i) for i in range(len(work))], stages.compute)
+            taken = time.perf_counter() - started
+        done: list[Work] = [tuple(one) for one in stages.took]  # type: ignore[misc]
+        ratios.append(taken / play(turns(done), ring, drives=duplex, rates=RATES).end)
+        if ratios[-1] < 1.25:
+            break
+    assert min(ratios) < 1.25 and min(ratios) >= 0.99, ratios

@@ -18,7 +18,7 @@ Served = tuple[FakeDaemon, httpx2.Client]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("exports"))
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield daemon, client
 
 

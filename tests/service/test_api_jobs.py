@@ -16,7 +16,7 @@ JOBS = "/v1/fine_tuning/jobs"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeDaemon, httpx2.Client]]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("jobs"))
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield daemon, client
 
 

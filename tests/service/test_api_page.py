@@ -17,7 +17,7 @@ HTML = {"accept": "text/html,application/xhtml+xml"}
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("page"))
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield daemon, client
 
 
@@ -26,7 +26,7 @@ def locked(tmp_path: Path) -> Iterator[tuple[FakeDaemon, httpx2.Client, str]]:
     """A daemon that wants a token, and the token."""
     daemon = FakeDaemon(tmp_path)
     token = Tokens(daemon.settings.tokens_path).create("t")
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield daemon, client, token
 
 

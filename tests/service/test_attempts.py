@@ -56,7 +56,7 @@ def test_no_number_of_addresses_fills_the_memory(
 def client(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
     daemon = FakeDaemon(tmp_path)
     token = Tokens(daemon.settings.tokens_path).create("owner")
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield client, token
 
 

@@ -19,7 +19,7 @@ Case = tuple[Any, str | None, str]  # changes of a good body, the param, a part 
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     home = tmp_path_factory.mktemp("bad")
     write_house(home, {"steps": 3, "step_seconds": 0})
-    with scripted_service(home) as served, httpx2.Client(base_url=served.url) as client:
+    with scripted_service(home) as served, httpx2.Client(base_url=served.url, timeout=60) as client:
         yield client
 
 

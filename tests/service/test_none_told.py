@@ -64,7 +64,7 @@ def test_so_few_rows_are_compared_with_none() -> None:
 
 def test_the_answers_carry_the_reason(tmp_path: Any) -> None:
     daemon = FakeDaemon(tmp_path)
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         made = daemon.journal.add_job(job())
         path = f"/v1/fine_tuning/jobs/{made.id}"
         assert client.get(f"{path}/row_losses").json()["reason"] == why_no_rows(made)

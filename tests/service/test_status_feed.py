@@ -18,7 +18,7 @@ Served = tuple[FakeDaemon, httpx2.Client]
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(status_feed, "SECONDS", 0.02)
     daemon = FakeDaemon(tmp_path)
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=10) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield daemon, client
 
 

@@ -24,7 +24,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> FakeDaemon:
 
 @pytest.fixture(scope="module")
 def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -211,7 +211,7 @@ def test_there_is_an_end_to_the_number_of_parts(
 
 
 def test_an_upload_goes_on_after_a_restart_and_leftovers_go(tmp_path: Path) -> None:
-    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url) as client:
+    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url, timeout=60) as client:
         upload_id, part_ids = sent(client)
     folder = tmp_path / "files" / "uploads"
     stray, foreign = folder / upload_id / "part_stray", folder / "upload_gone" / "part_x"
@@ -219,7 +219,7 @@ def test_an_upload_goes_on_after_a_restart_and_leftovers_go(tmp_path: Path) -> N
     foreign.parent.mkdir()
     for path in (stray, foreign, unlisted):
         path.write_bytes(b"x")
-    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url) as client:
+    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url, timeout=60) as client:
         assert not any(path.exists() for path in (stray, foreign.parent, unlisted))
         file = complete(client, upload_id, part_ids).json()["file"]
         assert client.get(f"/v1/files/{file['id']}/content").content == WHOLE
@@ -239,15 +239,18 @@ def test_an_upload_ends_when_its_hour_is_over(tmp_path: Path) -> None:
         for name, expires_at in (("upload_late", now - 5), ("upload_old", now - 90_000))
     )
     daemon = FakeDaemon(tmp_path)
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         upload_id, part_ids = sent(client)
         folder = tmp_path / "files" / "uploads" / upload_id
         assert folder.exists()
         daemon.journal.add_upload(late)
         daemon.journal.add_upload(old)
         assert refusal(send(client, late.id, b"x")) == (400, "upload_expired")
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:  # the first sweep is now
-        until = time.monotonic() + 10
+    with (
+        serving(daemon) as url,
+        httpx2.Client(base_url=url, timeout=60) as client,
+    ):  # the first sweep is now
+        until = time.monotonic() + 60
         while daemon.journal.upload(old.id) and time.monotonic() < until:
             time.sleep(0.01)
         expired = daemon.journal.upload(late.id)
