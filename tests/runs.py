@@ -1,15 +1,14 @@
 """Small runs of the engine for tests: a tiny model, a random data set, and what came of it."""
 
-import json
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from forked import exit_status
 from headrace.engine import (
     ModelSpec,
     ParamSpec,
@@ -128,29 +127,35 @@ def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tenso
         assert torch.equal(tensor.view(torch.uint8), other[name].view(torch.uint8)), name
 
 
-_CHILD = """
-import json, os, signal, sys
-sys.path[:0] = {paths!r}
-from pathlib import Path
-from runs import Run
-kill_at = int(sys.argv[4])
-count = 0
-def emit(event):
-    global count
-    count += 1
-    if count == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-folders = [Path(text) for text in sys.argv[1:4]]
-Run(*folders, **json.loads(sys.argv[5])).go(emit=emit)
-"""
-
-
 def killed(
     folder: Path, model: Path, dataset: Path, settings: dict[str, Any], *, kill_at: int
 ) -> int:
     """The exit status of a run in a process of its own that kills itself at an event."""
-    tests = Path(__file__).parent
-    paths = [str(tests), str(tests.parent / ".src")]
-    arguments = [*map(str, (folder, model, dataset, kill_at)), json.dumps(settings)]
-    command = [sys.executable, "-c", _CHILD.format(paths=paths), *arguments]
-    return subprocess.run(command, env={**os.environ}, check=False).returncode
+    places = map(str, (folder, model, dataset))
+    return exit_status("runs:run_until_killed", *places, settings, kill_at)
+
+
+def run_until_killed(
+    folder: str, model: str, dataset: str, settings: dict[str, Any], kill_at: int
+) -> None:
+    """Run, and die at an event."""
+    left = kill_at
+
+    def emit(event: RunEvent) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Run(Path(folder), Path(model), Path(dataset), **settings).go(emit=emit)
+
+
+def go_on_until(config: dict[str, Any], folder: str, message: str) -> None:
+    """Go on with a run in its folder, and die when it says a message that begins so."""
+
+    def emit(event: RunEvent) -> None:
+        if event.message.startswith(message):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    settings = TrainConfig.from_dict(config)
+    run_job(settings, run_dir=Path(folder) / "run", name=STORE, emit=emit, poll=lambda: None)

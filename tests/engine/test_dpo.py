@@ -1,9 +1,6 @@
 """Direct preference optimization is what plain PyTorch computes, and keeps every law of a run."""
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from datasets import write_dataset, write_preferences
+from forked import exit_status
 from headrace.engine import DataProblem, StateLost, TrainConfig
 from headrace.engine.data import TokenDataset
 from headrace.engine.dpo import PreferenceSums, pair_loss
@@ -215,24 +213,9 @@ def test_a_run_paused_at_every_poll_ends_with_the_same_bits_and_one_pass(
     assert passes(run) == 2  # the first was stopped before it had begun
 
 
-def killed(run: Run, *, message: str, count: int) -> int:
-    """Go on in a process of its own that is killed when it says so for the `count`th time."""
-    script = f"""
-import os, signal
-from pathlib import Path
-from headrace.engine import TrainConfig, run_job
-from runs import STORE
-left = {count}
-def emit(event):
-    global left
-    left -= event.message.startswith({message!r})
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-config = TrainConfig.from_dict({run.config.to_dict()!r})
-run_job(config, run_dir=Path({str(run.folder / "run")!r}), name=STORE, emit=emit, poll=lambda: None)
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run([sys.executable, "-c", script], env=environment).returncode
+def killed(run: Run, *, message: str) -> int:
+    """Go on in a process of its own that is killed when it says so."""
+    return exit_status("runs:go_on_until", run.config.to_dict(), str(run.folder), message)
 
 
 @pytest.mark.parametrize("plain", [PACKED], indirect=True)
@@ -243,8 +226,8 @@ def test_a_run_killed_and_killed_again_ends_with_the_same_bits(
     whole, settings = plain
     model, data = Path(whole.config.model), write_preferences(tmp_path / "rows", ANSWERS, vocab=384)
     run = make_run(tmp_path / "run", model, data, **settings)
-    assert killed(run, message="training", count=1) == -signal.SIGKILL
-    assert killed(run, message="Step 3/5", count=1) == -signal.SIGKILL
+    assert killed(run, message="training") == -signal.SIGKILL
+    assert killed(run, message="Step 3/5") == -signal.SIGKILL
     assert run.go().outcome == "succeeded"
     assert run.metrics()[0]["step"] == 3 and passes(run) == 0
     assert_same_state(run.state(), whole.state())
