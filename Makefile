@@ -32,7 +32,7 @@ demo: setup
 	$(BIN)/python -m deploy.demo $(if $(MODEL),--model '$(MODEL)') $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup
 	$(BIN)/ruff check

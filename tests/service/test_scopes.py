@@ -63,41 +63,40 @@ BEYOND_THE_DOCUMENT = {*PAGES, "POST /logout", "GET /openapi.json"}
 
 
 @pytest.fixture(scope="module")
-def url_and_tokens(
+def client_and_tokens(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[str, dict[str, str]]]:
+) -> Iterator[tuple[httpx2.Client, dict[str, str]]]:
     data_dir = tmp_path_factory.mktemp("scopes")
     tokens = Tokens(data_dir / "tokens.json")
     made: dict[str, str] = {scope: tokens.create(scope, scope=scope) for scope in SCOPES}
-    with serving(FakeDaemon(data_dir)) as url:
-        yield url, {**made, "none": "", "wrong": "hr_wrong"}
+    with serving(FakeDaemon(data_dir)) as url, httpx2.Client(base_url=url, timeout=60) as client:
+        yield client, {**made, "none": "", "wrong": "hr_wrong"}
 
 
-def status_of(url: str, route: str, token: str) -> int:
+def status_of(client: httpx2.Client, route: str, token: str) -> int:
     method, path = route.split(" ")
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    target = url + path.replace("{", "").replace("}", "")
-    with httpx2.stream(method, target, headers=headers, timeout=20) as answer:
+    with client.stream(method, path.replace("{", "").replace("}", ""), headers=headers) as answer:
         return answer.status_code
 
 
 def test_the_table_has_every_route_of_the_document(
-    url_and_tokens: tuple[str, dict[str, str]],
+    client_and_tokens: tuple[httpx2.Client, dict[str, str]],
 ) -> None:
-    url, tokens = url_and_tokens
+    client, tokens = client_and_tokens
     headers = {"authorization": f"Bearer {tokens['read']}"}
-    paths = httpx2.get(f"{url}/openapi.json", headers=headers).json()["paths"]
+    paths = client.get("/openapi.json", headers=headers).json()["paths"]
     routes = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
     assert routes == set(TABLE) - BEYOND_THE_DOCUMENT
 
 
 @pytest.mark.parametrize("route", TABLE)
 def test_a_request_is_let_in_by_its_scope(
-    url_and_tokens: tuple[str, dict[str, str]], route: str
+    client_and_tokens: tuple[httpx2.Client, dict[str, str]], route: str
 ) -> None:
-    url, tokens = url_and_tokens
+    client, tokens = client_and_tokens
     for name, token in tokens.items():
-        status = status_of(url, route, token)
+        status = status_of(client, route, token)
         wants = TABLE[route]
         if wants == "open":
             assert status not in (401, 403), name

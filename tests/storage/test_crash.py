@@ -98,9 +98,9 @@ def test_every_power_loss_leaves_a_whole_commit(tmp_path: Path, slot: HostSlot) 
             continue  # creation: the manifest is not there yet, so neither is the store
         num_points += 1
         disk.files = point.files
-        found = _reopen(volumes, disk, slot)
+        found, readable = _reopen(volumes, disk, slot)
         assert found in (point.mark, point.mark + 1), point.label  # type: ignore[operator]
-        for generation, content in _readable(volumes, disk, slot).items():
+        for generation, content in readable.items():
             state = states[generation] or {}
             wanted = {name: contents[value][name] for name, value in state.items()}
             assert content == wanted, f"{point.label}: commit {generation}"
@@ -113,32 +113,24 @@ def test_every_power_loss_leaves_a_whole_commit(tmp_path: Path, slot: HostSlot) 
     print(f"{num_points} crash points")
 
 
-def _reopen(volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot) -> int:
-    """The number of the commit found; 0 for none."""
-    try:
-        with TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open) as store:
-            assert store.metadata == {"commit": store.generation}
-            return store.generation
-    except NotCommitted:
-        return 0
-
-
-def _readable(
+def _reopen(
     volumes: Sequence[VolumeConfig], disk: CrashDisk, slot: HostSlot
-) -> dict[int, dict[str, bytes]]:
-    """What every commit that the store offers has, live or kept, by its number."""
+) -> tuple[int, dict[int, dict[str, bytes]]]:
+    """The number of the commit found, 0 for none, and what every commit that the store offers has,
+    live or kept, by its number."""
     content: dict[int, dict[str, bytes]] = {}
     try:
         store = TensorStore.open(volumes, name="job", read_only=True, open_volume=disk.open)
     except NotCommitted:
-        return content
+        return 0, content
     with store:
+        assert store.metadata == {"commit": store.generation}
         for commit in store.commits():
             found = content.setdefault(commit.generation, {})
             for name, record in store.records.items():
                 store.read_into(name, slot, generation=commit.generation).result()
                 found[name] = payload(slot, record)
-    return content
+        return store.generation, content
 
 
 def test_work_goes_on_after_a_power_loss(tmp_path: Path, slot: HostSlot) -> None:
