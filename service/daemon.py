@@ -31,9 +31,9 @@ from .jobs import JobRecord
 from .journal import Journal
 from .method import kind_of, method_of
 from .model_names import find_model, unknown_model
-from .preparation import PrepareRequest
 from .prepare_loop import PrepareLoop
 from .prepare_process import DEFAULT_PREPARE
+from .prepare_request import PrepareRequest
 from .preparer import Preparer
 from .run_loop import RunLoop
 from .settings import Settings

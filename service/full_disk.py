@@ -1,6 +1,5 @@
 """When a drive is full: what that looks like, and waiting for room instead of giving up."""
 
-import asyncio
 import errno
 import logging
 import shutil
@@ -45,6 +44,8 @@ async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
 
     It must undo itself when it fails, as a transaction does.
     """
+    import asyncio  # the worker, which asks `is_full`, has no event loop
+
     while True:
         try:
             return await attempt()

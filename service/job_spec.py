@@ -25,7 +25,7 @@ from .errors import ApiError
 from .estimate import estimate_plan
 from .hyperparameters import check_asked, method_values, row_rules, settle
 from .method import kind_of, method_of, place_of_settings, settings_of, speaking_of
-from .preparation import PrepareRequest
+from .prepare_request import PrepareRequest
 from .run_settings import (
     RUN_DEFAULTS,
     asked_exports,

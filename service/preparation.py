@@ -1,12 +1,10 @@
 """What preparing a job is: its data sets, its microbatch, its plan. No torch, no device."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from headrace.engine import (
     BadSetting,
@@ -36,63 +34,10 @@ from headrace.engine import (
     settle_microbatch,
 )
 
-from .full_disk import is_full
-from .json_file import write_json
-from .results import error_code
+from .prepare_request import Emit, PrepareRequest, Refused
 
-Emit = Callable[[RunEvent], object]
 TOLD_SECONDS = 10.0
 MENDABLE = (BadSetting, CannotFit, DataProblem, ModelError, StrategyConflict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareRequest:
-    """What to prepare. Paths are absolute; `config` holds the fields of TrainConfig known so far.
-
-    `box` is what the machine offers, as the fields of Box. `after_seq` is the newest event of the
-    job that its reader holds.
-    """
-
-    job_dir: str
-    cache_dir: str
-    model_dir: str
-    training_file: str
-    validation_file: str | None
-    max_seq_len: int
-    overlong: str
-    config: dict[str, Any]
-    box: dict[str, Any]
-    after_seq: int = 0
-    train_on: str = "assistant"
-    columns: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  # of files: what their user calls each
-
-    def named(self, text: str) -> str:
-        """The text with the files called as their user does."""
-        for stored, name in self.names.items():
-            text = text.replace(stored, name)
-        return text
-
-    def write(self) -> None:
-        """Leave it where the child finds it, and take away what an earlier try has left."""
-        for name in ("prepared.json", "refusal.json"):
-            (Path(self.job_dir) / name).unlink(missing_ok=True)
-        write_json(Path(self.job_dir) / "prepare.json", asdict(self))
-
-    @classmethod
-    def read(cls, job_dir: Path) -> Self:
-        """Read what `write` left."""
-        return cls(**json.loads((job_dir / "prepare.json").read_text(encoding="utf-8")))
-
-
-class Refused(Exception):
-    """The job cannot run, for a reason that its user can mend; `param` is the field at fault."""
-
-    def __init__(self, error: Exception, param: str | None) -> None:
-        super().__init__(str(error))
-        self.code = "no_space" if is_full(error) else error_code(type(error).__name__)
-        self.param = param
-        self.report = error.report if isinstance(error, DataProblem) else None
 
 
 def prepare_job(request: PrepareRequest, emit: Emit) -> TrainConfig:
@@ -226,4 +171,5 @@ def _blaming(param: str | None) -> Iterator[None]:
     try:
         yield
     except (*MENDABLE, OSError) as error:
-        raise Refused(error, param) from error
+        report = error.report if isinstance(error, DataProblem) else None
+        raise Refused(error, param, report) from error

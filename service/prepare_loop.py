@@ -17,7 +17,7 @@ from .journal import Journal
 from .json_file import read_json, write_json
 from .method import kind_of, method_of
 from .origin import continued_spec
-from .preparation import PrepareRequest
+from .prepare_request import PrepareRequest
 from .preparer import Preparer, accept, refusal_of
 from .run_events import describe
 from .settings import Settings

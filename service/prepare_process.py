@@ -18,7 +18,7 @@ from headrace.engine import RunEvent, TrainConfig
 
 from .event_log import EventLog
 from .json_file import write_json
-from .preparation import Emit, PrepareRequest, Refused
+from .prepare_request import Emit, PrepareRequest, Refused
 
 DEFAULT_PREPARE = "headrace.service.preparation:prepare_job"
 

@@ -23,7 +23,7 @@ from headrace.engine import (
     TrainConfig,
     Watch,
 )
-from headrace.service.preparation import PrepareRequest, Refused
+from headrace.service.prepare_request import PrepareRequest, Refused
 
 
 def run_job(

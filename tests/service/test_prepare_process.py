@@ -11,7 +11,8 @@ import pytest
 from headrace.engine import Box, RunEvent, TokenDataset, TrainConfig
 from headrace.service.event_log import EventLog, EventReader
 from headrace.service.json_file import read_json, write_json
-from headrace.service.preparation import PrepareRequest, Refused, prepare_job, tell_tenths
+from headrace.service.preparation import prepare_job, tell_tenths
+from headrace.service.prepare_request import PrepareRequest, Refused
 from headrace.service.preparer import Preparer
 from tiny import make_tiny_llama
 
