@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .config import TrainConfig
-from .homes import Placement
+from .homes import Placement, Tier
 from .host_share import with_two_versions
+from .model import ModelSpec
 from .sizes import Sizes
+from .strategies import STRATEGIES
 
 
 def with_second_versions(sizes: Sizes, placements: Sequence[Placement]) -> Iterator[Placement]:
@@ -56,3 +58,17 @@ def with_kept(
     while count and sizes.device(keeping(count)) > device_limit:
         count -= 1
     return keeping(count)
+
+
+def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
+    """Whether final gradients must wait for the update.
+
+    They need not when each record's update can be written beside the committed state at once:
+    its factor is known, and a step that turns out not to be finite is dropped with its writes. A
+    strategy that updates in one pass at the end keeps them all the same.
+    """
+    homes = zip(spec.records, tiers, strict=True)
+    updated = {tier for record, tier in homes if record.base is None}
+    in_place = updated != {"nvme"} or config.commit_every_steps > 1
+    late = STRATEGIES[config.strategy].settings.get("clip_way") == config.clip_way == "serial"
+    return config.clip_mode == "exact" or in_place or late

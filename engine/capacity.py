@@ -8,11 +8,12 @@ from typing import Any, Self
 from headrace.storage import NoSpace, VolumeRoom, fit_store
 
 from .account import JobSize, Wear
+from .additions import needs_kept_grads
 from .config import StateFormat, TrainConfig
 from .homes import Placement
 from .model import ModelSpec
 from .packing import RowLengths
-from .placement import choose_placement, needs_kept_grads
+from .placement import choose_placement
 from .rates import Rates, VolumeRates, default_rates, shape_key
 from .sizes import MIB, Sizes
 from .state_record import state_padded_bytes, state_record

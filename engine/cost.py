@@ -1,13 +1,13 @@
-"""Seconds of a step: each phase's links side by side, and the step played through. Pure, no torch.
+"""Seconds of a step, played through, and how long each resource is busy in it. Pure, no torch.
 
-The formula, per phase: the largest of compute, drive (reads and writes share it), copies up and
-copies down; and the first record's way in and the last one's way out, which nothing hides. It
-ranks placements. What a plan promises is the same costs played through the ring (`timeline.py`).
-What the processor updates in host memory goes on beside all this, until forward wants it.
+What a plan promises is the costs of a step's visits played through the ring (`timeline.py`); the
+formula that ranks placements is in `formula.py`. What the processor updates in host memory goes on
+beside all this, until forward wants it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from .config import TrainConfig
 from .homes import Placement, Way
@@ -50,22 +50,6 @@ class StepCost:
         return {name: sum(phase.busy_seconds[name] for phase in self.phases) for name in RESOURCES}
 
 
-def formula_seconds(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> float:
-    """The step by the formula alone: quick, and the same order of placements as playing it."""
-    visits = planned_visits(model, placement, way)
-    costs = model.visits(placement, visits)
-    phases = _busy_by_phase(costs, drives, model.rates)
-    if reads_ahead(model, placement, way):
-        forward, backward = _read_ahead_seconds(model, placement, phases)
-        spans: dict[Phase, float] = {"forward": forward, "backward": backward}
-        return forward + backward + host_wait(visits, costs, spans, straight_on=True)
-    ends = _stage_seconds(costs[0].costs, drives, model.rates)
-    ends += _stage_seconds(costs[-1].costs, drives, model.rates)
-    spans = {phase: max(busy.values()) for phase, busy in phases.items()}
-    wait = host_wait(visits, costs, spans, straight_on=goes_straight_on(model.config))
-    return sum(spans.values()) + sum(ends) + wait
-
-
 def host_wait(
     visits: Sequence[Visit],
     costs: Sequence[VisitCost],
@@ -75,21 +59,36 @@ def host_wait(
 ) -> float:
     """Seconds that the processor's updates hold a step up.
 
-    They are made one after the other: those of the backward phase as their gradients come, the
-    others from its end on. Backward, and then the next step's forward, are taken to come to them at
-    an even pace; where a commit comes first, it waits for all. `spans` are the phases' seconds.
+    `spans` are the phases' seconds.
     """
     order = [visit.record for visit in visits if visit.phase == "forward"]
-    late = spans.get("optimizer", 0.0)
     backward = [i for i, visit in enumerate(visits) if visit.phase == "backward"]
-    wait, finished = 0.0, -spans["backward"] if backward else 0.0  # from backward's end on
+    updates = []
     for i, (visit, cost) in enumerate(zip(visits, costs, strict=True)):
         if visit.on_host:
             ahead = len(backward) - backward.index(i) if visit.phase == "backward" else 0
-            comes = -spans["backward"] * ahead / len(backward) if ahead else 0.0
-            finished = max(finished, comes) + cost.host_seconds
-            pace = order.index(visit.record) / len(order) if straight_on else 0.0
-            wait = max(wait, finished - late - pace * spans["forward"])
+            share = ahead / len(backward) if ahead else 0.0
+            updates.append((share, order.index(visit.record) / len(order), cost.host_seconds))
+    each = [spans.get(phase, 0.0) for phase in ("forward", "backward", "optimizer")]
+    return updates_wait(updates, each, straight_on=straight_on)
+
+
+def updates_wait(
+    updates: Iterable[tuple[float, float, float]], spans: Sequence[float], *, straight_on: bool
+) -> float:
+    """Seconds that updates by the processor hold a step up. Of each: the share of backward that is
+    still to come when its gradient is there, the share of the next forward that is over when it is
+    wanted, and its own seconds. `spans` are those of forward, backward and optimizer.
+
+    They are made one after the other: those of the backward phase as their gradients come, the
+    others from its end on. Backward, and then the next step's forward, are taken to come to them at
+    an even pace; where a commit comes first, it waits for all.
+    """
+    forward, backward, late = spans
+    wait, finished = 0.0, -backward  # from backward's end on
+    for ahead, pace, seconds in updates:
+        finished = max(finished, -backward * ahead) + seconds
+        wait = max(wait, finished - late - (pace * forward if straight_on else 0.0))
     return wait
 
 
@@ -111,44 +110,33 @@ def goes_straight_on(config: TrainConfig) -> bool:
     return config.commit_every_steps > 1
 
 
-def reads_ahead(model: StepModel, placement: Placement, way: Way) -> bool:
-    """Whether a step's first records come up while the one before is in its backward pass."""
-    beside = way == "deferred" or (way == "speculative" and "nvme" not in placement.tiers)
-    return beside and model.config.device == "cuda" and goes_straight_on(model.config)
-
-
-def _read_ahead_seconds(
-    model: StepModel, placement: Placement, phases: Mapping[Phase, Mapping[Resource, float]]
-) -> tuple[float, float]:
-    """Forward and backward where the ring carries state over from one step to the next.
-
-    What fits the slots comes up and goes down in whichever pass has time for it. A slot is read
-    into, computed on and written in turn: few slots leave a stage idle.
-    """
-    forward, backward = dict(phases["forward"]), dict(phases["backward"])
-    ring_seconds = placement.num_slots * model.slot_bytes / model.rates.link(busy=True)[0]
-    for direction in ("h2d", "d2h"):
-        for full, other in ((forward, backward), (backward, forward)):
-            spare = max(0.0, other["compute"] - other[direction])
-            excess = max(0.0, full[direction] - full["compute"])
-            carried = min(ring_seconds, spare, excess)
-            full[direction] -= carried
-            other[direction] += carried
-
-    def seconds(busy: Mapping[Resource, float]) -> float:
-        in_turn = (busy["h2d"] + busy["compute"] + busy["d2h"]) / placement.num_slots
-        return max(in_turn, *busy.values())
-
-    late = phases.get("optimizer", {}).get("compute", 0.0)
-    return seconds(forward), seconds(backward) + late
-
-
 def step_cost(model: StepModel, placement: Placement, way: Way, drives: VolumeRates) -> StepCost:
     """A step in the middle of a run, played through the placement's ring."""
     visits = planned_visits(model, placement, way)
     costs = model.visits(placement, visits)
     straight_on = goes_straight_on(model.config)
     return play_visits(model, placement, visits, costs, drives, straight_on=straight_on)
+
+
+def step_seconds(
+    model: StepModel,
+    placement: Placement,
+    way: Way,
+    drives: VolumeRates,
+    *,
+    limit: float = inf,
+) -> float:
+    """The seconds of `step_cost`; inf where they are sure to be more than `limit`."""
+    visits = planned_visits(model, placement, way)
+    costs = model.visits(placement, visits)
+    straight_on = goes_straight_on(model.config)
+    ends, end = play_step(
+        model, placement, visits, costs, drives, straight_on=straight_on, limit=limit
+    )
+    if end == inf or not any(cost.host_seconds for cost in costs):
+        return end
+    spans = _phase_spans(costs, ends, end)
+    return end + host_wait(visits, costs, spans, straight_on=straight_on)
 
 
 def play_visits(
@@ -166,12 +154,7 @@ def play_visits(
     another. What its first records need has been read ahead, and it reads the next one's.
     """
     ends, end = play_step(model, placement, visits, costs, drives, straight_on=straight_on)
-    spans: dict[Phase, float] = {}
-    before = 0.0
-    for cost, computed in zip(costs, ends, strict=True):
-        spans[cost.phase] = spans.get(cost.phase, 0.0) + computed - before
-        before = computed
-    spans[costs[-1].phase] += end - before  # what is still on its way out
+    spans = _phase_spans(costs, ends, end)
     busy = _busy_by_phase(costs, drives, model.rates)
     wait = _add_host(visits, costs, spans, busy, straight_on=straight_on)
     phases = tuple(
@@ -185,6 +168,19 @@ def play_visits(
         link_bytes=moved,
         link_seconds=link_seconds(moved, drives, model.rates),
     )
+
+
+def _phase_spans(
+    costs: Sequence[VisitCost], ends: Sequence[float], end: float
+) -> dict[Phase, float]:
+    """Seconds of each phase, from when its visits' compute ends and the step does."""
+    spans: dict[Phase, float] = {}
+    before = 0.0
+    for cost, computed in zip(costs, ends, strict=True):
+        spans[cost.phase] = spans.get(cost.phase, 0.0) + computed - before
+        before = computed
+    spans[costs[-1].phase] += end - before  # what is still on its way out
+    return spans
 
 
 def _add_host(
@@ -221,15 +217,19 @@ def link_seconds(moved: Mapping[str, int], drives: VolumeRates, rates: Rates) ->
 def _busy_by_phase(
     costs: Sequence[VisitCost], drives: VolumeRates, rates: Rates
 ) -> dict[Phase, dict[Resource, float]]:
-    sums: dict[Phase, list[float]] = {}
+    of: dict[Phase, list[Costs]] = {}
     for cost in costs:
-        total = sums.setdefault(cost.phase, [0.0] * 5)
-        for stage, amount in enumerate(cost.costs):
-            total[stage] += amount
-    return {phase: _busy(total, drives, rates) for phase, total in sums.items()}
+        of.setdefault(cost.phase, []).append(cost.costs)
+    return {
+        phase: busy_seconds([sum(column) for column in zip(*each, strict=True)], drives, rates)
+        for phase, each in of.items()
+    }
 
 
-def _busy(total: Sequence[float], drives: VolumeRates, rates: Rates) -> dict[Resource, float]:
+def busy_seconds(
+    total: Sequence[float], drives: VolumeRates, rates: Rates
+) -> dict[Resource, float]:
+    """How long each resource is busy with so much in each stage (timeline.STAGES)."""
     read, up, compute, down, written = total
     both = bool(up and down)
     up_rate, down_rate = rates.link(busy=both)
@@ -240,9 +240,3 @@ def _busy(total: Sequence[float], drives: VolumeRates, rates: Rates) -> dict[Res
         "d2h": down / down_rate,
         "host": 0.0,
     }
-
-
-def _stage_seconds(costs: Costs, drives: VolumeRates, rates: Rates) -> list[float]:
-    """Seconds of each link stage of one visit alone, compute left out."""
-    read, up, _, down, written = costs
-    return [read / drives.read, up / rates.h2d, down / rates.d2h, written / drives.write]

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 MAX_STAGING = 4  # more staging slots would not make a drive faster
@@ -35,6 +36,8 @@ class Placement:
     @property
     def trained_tiers(self) -> frozenset[Tier]:
         """Where what is trained lives."""
+        if not self.frozen:
+            return frozenset(self.tiers)
         frozen = set(self.frozen)
         return frozenset(tier for i, tier in enumerate(self.tiers) if i not in frozen)
 
@@ -47,10 +50,7 @@ class Placement:
     @property
     def waits(self) -> tuple[Tier, ...]:
         """Where each layer's input waits: that of a kept layer with the rest of it."""
-        if self.activation_tiers.count("device") == len(self.activation_tiers):
-            return self.activation_tiers
-        kept = set(self.keep_layers)
-        return tuple("device" if i in kept else t for i, t in enumerate(self.activation_tiers))
+        return _waits(self.activation_tiers, self.keep_layers)
 
     @property
     def streams(self) -> bool:
@@ -63,16 +63,22 @@ class Placement:
         return min(self.num_slots, MAX_STAGING) if "nvme" in self.tiers else 1
 
 
+@lru_cache(maxsize=1024)
+def _waits(inputs: tuple[Tier, ...], kept: tuple[int, ...]) -> tuple[Tier, ...]:
+    """As Placement.waits; asked again and again of the same few inputs."""
+    if inputs.count("device") == len(inputs):
+        return inputs
+    there = set(kept)
+    return tuple("device" if i in there else tier for i, tier in enumerate(inputs))
+
+
 def early_records(tiers: Sequence[Tier], host_versions: int, way: Way) -> frozenset[int]:
     """Records whose update can be made in backward and undone: beside the committed state on
     NVMe, or in a second version in host memory. Only the speculative way does so."""
     if way != "speculative":
         return frozenset()
-    return frozenset(
-        i
-        for i, tier in enumerate(tiers)
-        if tier == "nvme" or (tier == "host" and host_versions > 1)
-    )
+    there: tuple[Tier, ...] = ("nvme", "host") if host_versions > 1 else ("nvme",)
+    return frozenset([i for i, tier in enumerate(tiers) if tier in there])
 
 
 def versions_at_home(record: int, host_versions: int, frozen: Collection[int]) -> int:

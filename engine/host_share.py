@@ -31,6 +31,14 @@ def with_host_updates(
             yield replace(placement, on_host=on_host)
 
 
+def all_on_host(
+    spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
+) -> list[tuple[int, ...]]:
+    """Of the trained layers in host memory none and all, where the plan chooses which of them the
+    processor updates; nothing where it does not."""
+    return [(), tuple(_layers_in_host(spec, tiers))] if _is_free(config) else []
+
+
 def other_host_updates(
     spec: ModelSpec, config: TrainConfig, placement: Placement
 ) -> Iterator[Placement]:
@@ -76,8 +84,8 @@ def _spread_from_first(layers: Sequence[int], count: int) -> tuple[int, ...]:
 
 def _layers_in_host(spec: ModelSpec, tiers: Sequence[Tier]) -> list[int]:
     """Trained layers there, by record."""
-    records = enumerate(zip(spec.records, tiers, strict=True))
-    return [i for i, (r, tier) in records if tier == "host" and r.kind == "layer" and not r.base]
+    trained = spec.trained_indices
+    return [i for i in spec.indices["layer"] if tiers[i] == "host" and i in trained]
 
 
 def _is_free(config: TrainConfig) -> bool:
@@ -98,6 +106,8 @@ def asked_on_host(
 ) -> tuple[int, ...]:
     """What the processor updates because the run says so."""
     share = 1.0 if config.optimizer_device == "host" else config.optimizer_host_share or 0.0
+    if not share:
+        return ()
     return updated_on_host(spec, tiers, share, host_versions)
 
 

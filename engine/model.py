@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 ELEMENT_ALIGNMENT = 256  # parameters start on multiples: 256 bytes even at one byte per element
 COMPONENT_ALIGNMENT = 2048  # a component of that many bfloat16 elements fills whole pages
@@ -167,6 +167,11 @@ class ModelSpec:
         return tuple(record for record in self.records if record.base is None)
 
     @cached_property
+    def trained_indices(self) -> frozenset[int]:
+        """The places in `records` of those that are trained."""
+        return frozenset(i for i, record in enumerate(self.records) if record.base is None)
+
+    @cached_property
     def beside(self) -> dict[str, RecordLayout]:
         """What is trained beside a frozen layer, by the name of the layer's record."""
         return {record.layer: record for record in self.records if record.layer is not None}
@@ -190,6 +195,14 @@ class ModelSpec:
     def of_kind(self, kind: RecordKind) -> tuple[RecordLayout, ...]:
         """The records of that kind, in order."""
         return self._by_kind.get(kind, ())
+
+    @cached_property
+    def indices(self) -> dict[RecordKind, list[int]]:
+        """The places in `records` of those of each kind, in order."""
+        found: dict[RecordKind, list[int]] = {kind: [] for kind in get_args(RecordKind)}
+        for i, record in enumerate(self.records):
+            found[record.kind].append(i)
+        return found
 
     @cached_property
     def _by_kind(self) -> dict[RecordKind, tuple[RecordLayout, ...]]:

@@ -6,6 +6,8 @@ a model's forward and backward as they are: weights cross twice for each microba
 gradients are summed in host memory.
 """
 
+from collections.abc import Collection
+
 from .homes import Placement, Way
 from .model import ModelSpec
 from .visits import Action, Visit, step_visits, update_visit
@@ -29,6 +31,25 @@ def ordered_visits(
         early_records=placement.early(way),
         cached=placement.cached,
     )
+
+
+def last_record(spec: ModelSpec, placement: Placement, way: Way, early: Collection[int]) -> int:
+    """The record of the last of a step's visits (`ordered_visits`); `early` is placement.early."""
+    of, on_host = spec.indices, placement.on_host
+    if of["beside"] and placement.order == "layers":
+        return of["beside"][-1]
+    if way != "deferred":
+        order = (*reversed(of["embedding"]), *of["layer"], *of["norm"], *reversed(of["head"]))
+        for i in order:
+            if i in spec.trained_indices and i not in early and i not in on_host:
+                return i
+    late = [i for i in on_host if i not in early]
+    if late:
+        return max(late)
+    tables = [i for i in of["embedding"] if i in early]
+    last_layers = of["layer"][spec.first_backward_layer :][:1]
+    heads = [i for i in of["head"] if i in early]
+    return [*of["norm"], *heads, *last_layers, *tables][-1]
 
 
 def _by_microbatch(spec: ModelSpec, microbatches: int) -> list[Visit]:

@@ -7,12 +7,16 @@ searched for the shortest step, as the box's rates predict it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice, product
 
-from .additions import may_guess, with_cached_weights, with_kept, with_second_versions
+from .additions import (
+    may_guess,
+    needs_kept_grads,
+    with_cached_weights,
+    with_kept,
+    with_second_versions,
+)
 from .config import TrainConfig
-from .cost import formula_seconds, step_cost
 from .home_choices import (
     DEFAULT_SLOTS,
     MIN_SLOTS,
@@ -25,17 +29,14 @@ from .home_choices import (
 from .homes import NearTier, Placement, Tier
 from .host_share import asked_on_host, with_host_updates, with_two_versions
 from .model import ModelSpec
+from .parked import NUM_ACTIVATION_BUFFERS
 from .rates import VolumeRates
-from .rearrange import rearranged
 from .sizes import Sizes
 from .step_cost import StepModel
 from .strategies import STRATEGIES, may_live
-from .ways import planned_way
+from .weighing import Weighed
 
 _DEEP_SLOTS = (24, 16, 12, 8, 6, 5, 4)
-_NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
-_NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
-_NUM_REARRANGED = 120  # records, of all placements together
 _NVME_GAIN = 0.05  # a drive is worn only where any other step takes so much longer
 
 
@@ -53,7 +54,7 @@ def choose_placement(
     resort. One that streams from NVMe is taken only where nothing else fits or is nearly as fast.
     """
     config = sizes.config
-
+    weighed = Weighed(model, drives)
     least = _last_resort(sizes, config)
     nearest = [(sizes.host(least), least)] if sizes.device(least) <= device_limit else []
 
@@ -84,74 +85,17 @@ def choose_placement(
     for streams in (False, True):
         group = [placement for placement in known if placement.streams == streams]
         if group:
-            finalists = _shortest(model, drives, group)
+            finalists = weighed.best(group)
             finalists += fitting(_with_more_slots(sizes, finalists, device_limit))
-            finalists = _shortest(model, drives, finalists)
+            finalists = weighed.best(finalists)
             finalists += fitting(with_second_versions(sizes, finalists))
             finalists += fitting(with_host_updates(sizes.spec, config, finalists))
             finalists += fitting(with_cached_weights(sizes, finalists))
-            best.append(_fastest(model, drives, finalists, device_limit, host_limit))
+            best.append(weighed.fastest(finalists, device_limit, host_limit))
     (seconds, chosen), *streamed = best
     if streamed and seconds > streamed[0][0] * (1 + _NVME_GAIN):
         return streamed[0][1]
     return chosen
-
-
-def _by_formula(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    way = planned_way(model.config, placement)
-    return formula_seconds(model, placement, way, drives)
-
-
-def _shortest(
-    model: StepModel, drives: VolumeRates, placements: Sequence[Placement]
-) -> list[Placement]:
-    """The placements that the formula finds best, and those of the best homes: variants of one
-    home that the formula takes for too short shall not be all that is played."""
-    ranked = sorted(placements, key=lambda one: _by_formula(model, drives, one))
-    by_home: dict[object, list[Placement]] = {}
-    for one in ranked:
-        home = one.tiers, one.grad_tier, one.activation_tiers, one.host_versions, one.cached
-        if home in by_home or len(by_home) < _NUM_HOMES:
-            by_home.setdefault(home, []).append(one)
-    of_homes = [one for same in by_home.values() for one in same[:_NUM_OF_HOME]]
-    return [*ranked[:_NUM_PLAYED], *(one for one in of_homes if one not in ranked[:_NUM_PLAYED])]
-
-
-def _fastest(
-    model: StepModel,
-    drives: VolumeRates,
-    placements: Sequence[Placement],
-    device_limit: int,
-    host_limit: int,
-) -> tuple[float, Placement]:
-    """Seconds and placement of the shortest step, the best homes rearranged: as many of them as
-    are worth it, fewer of a model of many layers, whose step takes longer to play."""
-    sizes = model.sizes
-    times = [(_played(model, drives, one), one) for one in _shortest(model, drives, placements)]
-    by_home: dict[object, Placement] = {}
-    for _, one in sorted(times, key=_rank):
-        by_home.setdefault(one.tiers, one)
-
-    most = max(1, _NUM_REARRANGED // len(sizes.spec.records))
-    rearrange = partial(
-        rearranged,
-        sizes,
-        device_limit=device_limit,
-        host_limit=host_limit,
-        about=partial(_by_formula, model, drives),
-        seconds=partial(_played, model, drives),
-    )
-    return min((rearrange(one) for one in list(by_home.values())[:most]), key=_rank)
-
-
-def _rank(one: tuple[float, Placement]) -> tuple[float, int]:
-    """Between equals the usual number of slots comes first."""
-    return round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)
-
-
-def _played(model: StepModel, drives: VolumeRates, placement: Placement) -> float:
-    """Seconds of a step, played through."""
-    return step_cost(model, placement, planned_way(model.config, placement), drives).seconds
 
 
 def _with_more_slots(
@@ -167,49 +111,40 @@ def _with_more_slots(
             yield with_kept(sizes, config, deep, device_limit)
 
 
-def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:
-    """Whether final gradients must wait for the update.
-
-    They need not when each record's update can be written beside the committed state at once:
-    its factor is known, and a step that turns out not to be finite is dropped with its writes. A
-    strategy that updates in one pass at the end keeps them all the same.
-    """
-    homes = zip(spec.records, tiers, strict=True)
-    updated = {tier for record, tier in homes if record.base is None}
-    in_place = updated != {"nvme"} or config.commit_every_steps > 1
-    late = STRATEGIES[config.strategy].settings.get("clip_way") == config.clip_way == "serial"
-    return config.clip_mode == "exact" or in_place or late
-
-
 def _candidates(
     sizes: Sizes, waits: Sequence[tuple[Tier, ...]], device_limit: int, host_limit: int
 ) -> Iterator[Placement]:
     config = sizes.config
-    strategy = STRATEGIES[config.strategy]
+    strategy, frozen = STRATEGIES[config.strategy], _frozen(sizes.spec)
+    # What a placement may take before layers are kept: with all of them kept none is recomputed,
+    # and no input is on its way.
+    most = device_limit + sizes.working_bytes
+    most += NUM_ACTIVATION_BUFFERS * sizes.microbatch_hidden_bytes
     for homes in tier_choices(sizes, config, host_limit):
         tiers = with_what_lies_beside(sizes.spec, homes)
         keep_grads = needs_kept_grads(sizes.spec, config, tiers)
         grads_move = keep_grads and set(tiers) != {"device"}
-        for num_slots, grad_tier, parked in product(
-            _slot_choices(config),
-            _grad_tiers(config) if grads_move else ("host",),
-            waits,
-        ):
-            placement = Placement(
-                tiers=tiers,
-                num_slots=num_slots,
-                grad_tier=grad_tier,
-                activation_tiers=parked,
-                keep_grads=keep_grads,
-                on_host=asked_on_host(sizes.spec, config, tiers),
-                order=strategy.order,
-                frozen=_frozen(sizes.spec),
+        placed = Placement(
+            tiers=tiers,
+            num_slots=_slot_choices(config)[-1],
+            keep_grads=keep_grads,
+            on_host=asked_on_host(sizes.spec, config, tiers),
+            order=strategy.order,
+            frozen=frozen,
+        )
+        if strategy.caches_weights:
+            far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
+            placed = replace(placed, cached=far)
+        if config.clip_way == "speculative" and may_guess(config, placed):
+            placed = with_two_versions(sizes.spec, config, placed)
+        grad_tiers = _grad_tiers(config) if grads_move else ("host",)
+        least = replace(placed, grad_tier=grad_tiers[-1])
+        if all(sizes.device(replace(least, activation_tiers=one)) > most for one in waits):
+            continue  # none of its variants fits
+        for num_slots, grad_tier, parked in product(_slot_choices(config), grad_tiers, waits):
+            placement = replace(
+                placed, num_slots=num_slots, grad_tier=grad_tier, activation_tiers=parked
             )
-            if strategy.caches_weights:
-                far = tuple(i for i, tier in enumerate(tiers) if tier != "device")
-                placement = replace(placement, cached=far)
-            if config.clip_way == "speculative" and may_guess(config, placement):
-                placement = with_two_versions(sizes.spec, config, placement)
             yield with_kept(sizes, config, placement, device_limit)
 
 

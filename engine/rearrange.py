@@ -8,6 +8,7 @@ forward pass waits for them; with layers of the device on both sides they pass b
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, product
+from math import inf
 
 from .additions import with_kept
 from .home_choices import MIN_SLOTS, all_parked, repeat
@@ -28,17 +29,17 @@ def rearranged(
     device_limit: int,
     host_limit: int,
     about: Callable[[Placement], float],
-    seconds: Callable[[Placement], float],
+    seconds: Callable[[Placement, float], float],
 ) -> tuple[float, Placement]:
     """Seconds of a step and the placement, its far records moved to where the step is shortest.
 
     One kind of change at a time, the best of each kind, until none shortens the step: where in the
     order the far records begin, which of them the processor updates, where layer inputs wait, one
     kept layer or one slot more or less. What `about` finds best is held against each other by
-    `seconds`. All of them stay within the limits (bytes). A strategy's rule says all of it already,
-    so this is for plans that are free.
+    `seconds`, which is told from how many on they are of no use. All of them stay within the limits
+    (bytes). A strategy's rule says all of it already, so this is for plans that are free.
     """
-    best = seconds(placement), placement
+    best = seconds(placement, inf), placement
     if sizes.config.device != "cuda" or sizes.config.strategy != "auto":
         return best
 
@@ -67,12 +68,24 @@ def rearranged(
     for _ in range(_ROUNDS):
         before = best[0]
         for variants in (begun_elsewhere, other_updates, inputs_elsewhere, other_room):
-            found = sorted({one for one in variants() if fits(one)}, key=about)[:most]
-            tried = min(((seconds(one), one) for one in found), key=lambda it: it[0], default=best)
-            if tried[0] < best[0] * (1 - _LEAST_GAIN):
-                best = tried
+            found = sorted(dict.fromkeys(one for one in variants() if fits(one)), key=about)[:most]
+            best = _shortest(found, seconds, best)
         if best[0] == before:
             break
+    return best
+
+
+def _shortest(
+    placements: Sequence[Placement],
+    seconds: Callable[[Placement, float], float],
+    best: tuple[float, Placement],
+) -> tuple[float, Placement]:
+    """The shortest of the placements where it is worth it, or the `best` so far."""
+    least = best[0] * (1 - _LEAST_GAIN)
+    for one in placements:
+        taken = seconds(one, least)
+        if taken < least:
+            least, best = taken, (taken, one)
     return best
 
 

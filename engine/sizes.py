@@ -1,13 +1,14 @@
 """How many bytes a run holds, per tier and purpose, for a given placement. Pure, no torch."""
 
 from dataclasses import dataclass
-from itertools import compress
+from functools import cached_property
 
 from headrace.storage import DTYPE_BYTES, PAGE_BYTES, round_up
 
 from .config import NUM_ANSWERS, TrainConfig
 from .frozen_pieces import piece_bytes
-from .homes import Placement, Tier, keeps_grad_on_device, versions_at_home
+from .home_sums import HomeSums
+from .homes import Placement
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .packed_way import packed_way
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
@@ -28,7 +29,7 @@ NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 _DEVICE_ALIGNMENT = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what every placement asks for is summed once
 class Sizes:
     """Byte counts of a model and a run, from which every placement is summed."""
 
@@ -94,44 +95,44 @@ class Sizes:
             num_steps=extent.num_steps,
         )
 
-    @property
+    @cached_property
     def compute_bytes(self) -> int:
         """Bytes of an element in the compute dtype."""
         return DTYPE_BYTES[self.config.compute_dtype]
 
-    @property
+    @cached_property
     def boundary_bytes(self) -> int:
         """All layer inputs of one step that backward comes back to."""
         return (self.spec.num_layers - self.spec.first_backward_layer) * self.hidden_bytes
 
-    @property
+    @cached_property
     def hidden_bytes(self) -> int:
         """The input of one layer, all microbatches of a step."""
         return self.step_tokens * self.spec.hidden_size * self.compute_bytes
 
-    @property
+    @cached_property
     def microbatch_hidden_bytes(self) -> int:
         """The input of one layer, one microbatch."""
         return self.microbatch_tokens * self.spec.hidden_size * self.compute_bytes
 
-    @property
+    @cached_property
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer; its input is counted apart."""
         saved = self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
         return saved - self.hidden_bytes
 
-    @property
+    @cached_property
     def under_way_bytes(self) -> int:
         """What backward of one layer and microbatch holds at its peak besides what is saved."""
         return self.microbatch_tokens * self.under_way_token_bytes
 
-    @property
+    @cached_property
     def working_bytes(self) -> int:
         """What a layer that was not kept holds at the peak of its forward and backward."""
         tokens = self.microbatch_tokens
         return tokens * self.saved_token_bytes + self._masks(tokens) + self.under_way_bytes
 
-    @property
+    @cached_property
     def loss_bytes(self) -> int:
         """What the loss of a chunk of tokens holds at its peak."""
         # A bounded logit waits with its slope, which is found by way of its square.
@@ -155,17 +156,18 @@ class Sizes:
         """Bytes on the device, by purpose."""
         config, spec = self.config, self.spec
         table = spec.vocab_size * spec.hidden_size
-        away = [len(placement.parked(tier)) for tier in ("host", "nvme")]
+        waits = placement.waits
+        away = [waits.count(tier) for tier in ("host", "nvme")]
         boundary = self.boundary_bytes - sum(away) * self.hidden_bytes
         roads = sum(count > 0 for count in away)
         boundary += roads * NUM_ACTIVATION_BUFFERS * self.microbatch_hidden_bytes
         in_layers = self.layer_peak_bytes(placement)
         return {
             "slots": self._slots(placement),
-            "state": self._state(placement, "device", frozen=False),
-            "frozen": self._state(placement, "device", frozen=True),
+            "state": self._homes.state(placement, "device", frozen=False),
+            "frozen": self._homes.state(placement, "device", frozen=True),
             "cached_weights": self._cached_weights(placement),
-            "gradients": self._gradients(placement, on_device=True),
+            "gradients": self._homes.gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
             "table_grad": table * 4 if spec.trains_table else 0,
@@ -177,7 +179,7 @@ class Sizes:
             "kept_weights": self._kept_weights(placement),
             # The loss is taken while no layer is computed: beyond what a layer takes, that is.
             "loss_chunk": max(0, self.loss_bytes - in_layers),
-            "samples": sample_bytes(spec, config),
+            "samples": self._samples,
             "allocator": self._loose,
             "runtime": RUNTIME_BYTES[config.device],
         }
@@ -188,9 +190,9 @@ class Sizes:
         ring = NUM_PINNED_BUFFERS if placement.parked("nvme") else 0
         return {
             "staging": placement.num_staging * self.slot_bytes,
-            "state": self._state(placement, "host", frozen=False),
-            "frozen": self._state(placement, "host", frozen=True),
-            "gradients": self._gradients(placement, on_device=False),
+            "state": self._homes.state(placement, "host", frozen=False),
+            "frozen": self._homes.state(placement, "host", frozen=True),
+            "gradients": self._homes.gradients(placement, on_device=False),
             "gradient_sums": self._gradient_sums(placement),
             "boundary_activations": round_up(parked, PAGE_BYTES),
             "activation_ring": ring * round_up(self.microbatch_hidden_bytes, PAGE_BYTES),
@@ -222,14 +224,9 @@ class Sizes:
 
     def _kept_weights(self, placement: Placement) -> int:
         """Weights of kept layers that outlive their slot; a resident bf16 record serves itself."""
-        layers = [
-            tier
-            for record, tier in zip(self.spec.records, placement.tiers, strict=True)
-            if record.kind == "layer"
-        ]
-        copies = sum(
-            layers[i] != "device" or self.layer_weights_bytes > 0 for i in placement.keep_layers
-        )
+        copies = len(placement.keep_layers)
+        if not self.layer_weights_bytes:
+            copies = self._homes.kept_elsewhere(placement)
         kept = copies * self.layer_elements * self.compute_bytes
         if self.config.compute_dtype == "float32":  # what lies beside a layer is joined anew
             beside = max((record.num_elements for record in self.spec.beside.values()), default=0)
@@ -251,36 +248,22 @@ class Sizes:
         layout = state_record(self.spec.records[record], self.config.state_format)
         return cached_weight_bytes(layout, self.config.compute_dtype)
 
-    def _state(self, placement: Placement, tier: Tier, *, frozen: bool) -> int:
-        versions, still = placement.host_versions if tier == "host" else 1, set(placement.frozen)
-        if not still:  # as almost always, and asked thousands of times
-            there = compress(self.state_bytes, map(tier.__eq__, placement.tiers))
-            return 0 if frozen else versions * sum(there)
-        homes = enumerate(zip(self.state_bytes, placement.tiers, strict=True))
-        return sum(
-            versions_at_home(i, versions, still) * size
-            for i, (size, home) in homes
-            if home == tier and (i in still) == frozen
-        )
+    @cached_property
+    def _homes(self) -> HomeSums:
+        return HomeSums(self.spec, self.state_bytes, self.grad_bytes)
 
-    def _gradients(self, placement: Placement, *, on_device: bool) -> int:
-        if not placement.keep_grads:
-            return 0
-        tiers, grad_tier, on_host = placement.tiers, placement.grad_tier, set(placement.on_host)
-        # Where gradients stay on the device, only the processor's records have theirs elsewhere.
-        suspects = on_host if grad_tier == "device" else range(len(tiers))
-        far = (i for i in suspects if not keeps_grad_on_device(i, tiers, grad_tier, on_host))
-        away = sum(self.grad_bytes[i] for i in far)
-        return sum(self.grad_bytes) - away if on_device else away
+    @cached_property
+    def _samples(self) -> int:
+        return sample_bytes(self.spec, self.config)
 
-    @property
+    @cached_property
     def _loose(self) -> int:
         """What the device's allocator holds that nobody uses; the slab's parts are of one piece."""
         if self.config.device == "cpu":
             return 0
         return _LOOSE_BYTES + int(_LOOSE_SHARE * self.working_bytes)
 
-    @property
+    @cached_property
     def _grad_buffers(self) -> int:
         one = round_up(self.largest_trained * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one

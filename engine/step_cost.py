@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .config import NUM_ANSWERS, TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
-from .homes import Placement, Tier, keeps_grad_on_device
+from .homes import Placement, Tier
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
@@ -14,6 +14,8 @@ from .visits import Phase, Visit, visit_bytes
 
 SUM_BYTES = 4  # of an element of a gradient's sum
 FAR: tuple[Tier, ...] = ("host", "nvme")  # tiers from which layer inputs come back over a link
+
+_State = tuple[Tier, bool, Tier | None, bool]  # home, kept, where its input waits, gradients far
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
 
@@ -85,12 +87,14 @@ class StepModel:
         self._microbatch_tokens = max(1, load.tokens // load.microbatches)
         self._hidden_bytes = load.tokens * self.spec.hidden_size * self._width
         self._known: dict[object, VisitCost] = {}
+        self._quick: dict[tuple[int, _State], tuple[Visit, VisitCost]] = {}  # by a visit's id
         layers = self.spec.of_kind("layer")
         names = {record.name: i for i, record in enumerate(self.spec.records)}
         self.layer_of = {names[layer.name]: i for i, layer in enumerate(layers)}
+        self._layers = [self.layer_of.get(i, -1) for i in range(len(self.spec.records))]
         self._head = self.spec.of_kind("head")
         self._beside = self.spec.beside
-        self._alike = _alike(
+        self.alike = _alike(
             [
                 (one.kind, one.num_elements, one.base, self._summed_elements(one))
                 for one in self.spec.records
@@ -109,29 +113,45 @@ class StepModel:
 
     def visits(self, placement: Placement, visits: Sequence[Visit]) -> list[VisitCost]:
         """The cost of each visit, in order."""
-        kept, on_host = set(placement.keep_layers), set(placement.on_host)
-        waits = {layer: tier for tier in FAR for layer in placement.parked(tier)}
+        states = self._states(placement)
+        quick = self._quick
         found = []
         for visit in visits:
-            layer = self.layer_of.get(visit.record)
-            tier = placement.tiers[visit.record]
-            parked = None if layer is None else waits.get(layer)
-            record = self.spec.records[visit.record]
-            gradients = placement.keep_grads and not keeps_grad_on_device(
-                visit.record, placement.tiers, placement.grad_tier, on_host
-            )
-            key = (
-                self._alike[visit.record], layer in kept, tier, parked, gradients, visit.action,
-                visit.reads, visit.writes, visit.phase, visit.pending, layer == 0, visit.on_host,
-                visit.microbatch and self._place(visit), visit.microbatch is None,
-            )  # fmt: skip
-            cost = self._known.get(key)
-            if cost is None:
-                cost = self._known[key] = self._cost(
-                    visit, record, tier, kept=layer in kept, parked=parked, gradients=gradients
-                )
-            found.append(cost)
+            state = states[visit.record]
+            known = quick.get((id(visit), state))
+            if known is None or known[0] is not visit:
+                known = (visit, self._cost_of(visit, state))
+                if visit.microbatch is None:  # else each step has new ones
+                    quick[id(visit), state] = known
+            found.append(known[1])
         return found
+
+    def _states(self, placement: Placement) -> list[_State]:
+        """What the cost of each record's visits depends on beside the visit."""
+        kept, on_host = set(placement.keep_layers), set(placement.on_host)
+        waits = {layer: tier for tier in FAR for layer in placement.parked(tier)}
+        near = placement.grad_tier == "device"
+        states = []
+        for i, (layer, tier) in enumerate(zip(self._layers, placement.tiers, strict=True)):
+            gradients = placement.keep_grads and tier != "device" and (not near or i in on_host)
+            states.append((tier, layer in kept, waits.get(layer), gradients))
+        return states
+
+    def _cost_of(self, visit: Visit, state: _State) -> VisitCost:
+        """The cost of a visit; that of layers that are alike is counted once."""
+        tier, kept, parked, gradients = state
+        key = (
+            self.alike[visit.record], state, visit.action, visit.reads, visit.writes, visit.phase,
+            visit.pending, self._layers[visit.record] == 0, visit.on_host,
+            visit.microbatch and self._place(visit), visit.microbatch is None,
+        )  # fmt: skip
+        cost = self._known.get(key)
+        if cost is None:
+            record = self.spec.records[visit.record]
+            cost = self._known[key] = self._cost(
+                visit, record, tier, kept=kept, parked=parked, gradients=gradients
+            )
+        return cost
 
     def _cost(
         self,

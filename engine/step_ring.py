@@ -1,6 +1,7 @@
 """A step's visits through the ring of a placement: what takes a slot, what is read ahead. Pure."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 from .homes import Placement
@@ -18,15 +19,17 @@ def play_step(
     drives: VolumeRates,
     *,
     straight_on: bool,
+    limit: float = inf,
 ) -> tuple[list[float], float]:
-    """When each visit's compute ends and when the step does, seconds from its beginning."""
+    """When each visit's compute ends and when the step does, seconds from its beginning; inf of a
+    step that is given up because it is sure to take more than `limit` seconds."""
     on_cpu = model.config.device == "cpu"
     ring = Ring(
         num_slots=placement.num_slots, reader_copies=on_cpu, num_staging=placement.num_staging
     )
     if not straight_on:
         turns = [Turn(**given) for given in _ways_round(placement, visits, costs)]
-        played = play(turns, ring, drives=drives, rates=model.rates)
+        played = play(turns, ring, drives=drives, rates=model.rates, limit=limit)
         return played.compute_ends, played.end
     count = len(visits)
     # A step ends when all is computed and what the drive is given is written; on a GPU copies
@@ -46,12 +49,15 @@ def play_step(
             )
         )
     ]
-    played = play(turns, ring, drives=drives, rates=model.rates)
+    until = 2 * count, count + written if written else 0
+    played = play(turns, ring, drives=drives, rates=model.rates, until=until, limit=limit)
 
     def end(first: int) -> float:
         last_write = played.write_ends[first + written - 1] if written else 0.0
         return max(played.compute_ends[first + count - 1], last_write)
 
+    if end(count) == inf:
+        return [inf] * count, inf
     begun = end(0)
     ends = [computed - begun for computed in played.compute_ends[count : 2 * count]]
     return ends, end(count) - begun

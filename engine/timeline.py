@@ -7,16 +7,19 @@ share what the drive, or the link, can do for both.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from .rates import Rates, VolumeRates
 
 Work = tuple[float, float, float, float, float]  # of one visit, by STAGES
 STAGES = ("nvme_read", "h2d", "compute", "d2h", "nvme_write")
-_READ, _UP, _COMPUTE, _DOWN, _WRITE = range(5)
+_EACH = range(5)
+_READ, _UP, _COMPUTE, _DOWN, _WRITE = _EACH
+_LOOK_EVERY = 8  # ends of stages: to see whether a deadline is missed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """One visit on its way round: what it takes in each stage, and what it waits for.
 
     `work` is in bytes, but for compute, which is in seconds. It is read after the write of visit
@@ -61,16 +64,35 @@ class Played:
         return self.write_ends[-1]
 
 
-def play(turns: Sequence[Turn], ring: Ring, *, drives: VolumeRates, rates: Rates) -> Played:
-    """Play visits through the ring."""
+def play(
+    turns: Sequence[Turn],
+    ring: Ring,
+    *,
+    drives: VolumeRates,
+    rates: Rates,
+    until: tuple[int, int] | None = None,
+    limit: float = inf,
+) -> Played:
+    """Play visits through the ring, `until` so many of the first ones have been computed and so
+    many written; all of them, where that is not given.
+
+    Whatever has not ended by then never ends, which is inf. Gives up as soon as it is sure that
+    this takes more than `limit` seconds from when what the last of them waits for is over.
+    """
+    computed, written = until or (len(turns), len(turns))
     clock = _Clock(turns, ring)
+    deadline = _Deadline(turns, (computed, written), limit, drives, rates)
     half = drives.mixed_rate / 2
     alone, both = rates.link(busy=False), rates.link(busy=True)
+    done, left = clock.done, clock.left
     clock.start_all()
-    while clock.done[_WRITE] < len(turns):
-        left = clock.left
-        mixed = left[_READ] is not None and left[_WRITE] is not None
-        up, down = both if left[_UP] is not None and left[_DOWN] is not None else alone
+    events = 0
+    while done[_COMPUTE] < computed or done[_WRITE] < written:
+        if limit < inf and events % _LOOK_EVERY == 0 and deadline.is_missed(clock):
+            break
+        events += 1
+        up, down = both if left[_UP] and left[_DOWN] else alone
+        mixed = left[_READ] and left[_WRITE]
         read, write = (half, half) if mixed else (drives.read, drives.write)
         clock.advance((read, up, 1.0, down, write))
         clock.start_all()
@@ -78,92 +100,146 @@ def play(turns: Sequence[Turn], ring: Ring, *, drives: VolumeRates, rates: Rates
 
 
 class _Clock:
-    """Where each stage is: how many visits it has finished, and what is left of the one in hand."""
+    """Where each stage is: how many visits it has finished, and what is left of the one in hand, 0
+    where it is idle. Plain numbers in lists, since many steps are played for a plan."""
 
     def __init__(self, turns: Sequence[Turn], ring: Ring) -> None:
-        self._turns = turns
-        self._ring = ring
-        self._slots_taken = 0
-        self._staging_taken = 0
+        num = len(turns)
         self.now = 0.0
-        self.done = [0] * 5
-        self.left: list[float | None] = [None] * 5
-        self.ends = [[0.0] * len(turns) for _ in STAGES]
+        self.done = [0, 0, 0, 0, 0, num]  # before the first stage, at -1, all are done
+        self.left = [0.0] * 5
+        self.ends = [[inf] * num for _ in STAGES]
+        self._ring = ring
+        self._free, self._staged = ring.num_slots, 0
+        works, follows, takes, frees, ins, outs, after, ahead = zip(*turns, strict=True)
+        self._work: tuple[Sequence[float], ...] = tuple(zip(*works, strict=True))
+        self._follows: Sequence[int | None] = follows
+        self._takes: Sequence[bool] = takes
+        self._frees: Sequence[bool] = frees
+        self._after: Sequence[tuple[int, int]] = after
+        self._ahead: Sequence[bool] = ahead
+        none, read, written = (False,) * num, self._work[_READ], self._work[_WRITE]
+        into = tuple(staged and size > 0 for staged, size in zip(ins, read, strict=True))
+        out = tuple(staged and size > 0 for staged, size in zip(outs, written, strict=True))
+        self._enters, self._leaves = (into, none, none, out, none), (none, into, none, none, out)
 
     def start_all(self) -> None:
         """Start what can start; what has nothing to do is over at once and lets others start."""
+        done, left, places = self.done, self.left, self._ring.num_staging
         changed = True
         while changed:
             changed = False
-            for stage in range(5):
-                i = self.done[stage]
-                if self.left[stage] is None and i < len(self._turns) and self._may_start(stage, i):
-                    self._start(stage, self._turns[i])
-                    changed = True
+            for stage in _EACH:
+                i = done[stage]
+                if left[stage] or i >= done[stage - 1]:
+                    continue
+                enters = self._enters[stage][i]
+                if enters and self._staged >= places:
+                    continue
+                if stage == _READ:
+                    if not self._may_read(i):
+                        continue
+                    self._free -= self._takes[i]
+                elif stage == _COMPUTE and not self._has_passed(i):
+                    continue
+                self._staged += enters
+                left[stage] = self._work[stage][i]
+                if not left[stage]:
+                    self._finish(stage)
+                changed = True
 
     def advance(self, speeds: Sequence[float]) -> None:
         """Go on until the next stage has finished its visit."""
-        busy = [(stage, rest / speeds[stage]) for stage, rest in enumerate(self.left) if rest]
-        span = min(seconds for _, seconds in busy)
+        left = self.left
+        busy = [(stage, left[stage] / speeds[stage]) for stage in _EACH if left[stage]]
+        span = min([seconds for _, seconds in busy])
         self.now += span
         for stage, seconds in busy:
             if seconds <= span * (1 + 1e-9):
                 self._finish(stage)
             else:
-                self.left[stage] = (seconds - span) * speeds[stage]
-
-    def _may_start(self, stage: int, i: int) -> bool:
-        done, turn = self.done, self._turns[i]
-        if stage == _READ:
-            return self._may_read(i)
-        if done[stage - 1] <= i:
-            return False
-        if stage == _COMPUTE:
-            return self._has_passed(turn.after)
-        return stage != _DOWN or not _stages_out(turn) or self._has_staging()
+                left[stage] = (seconds - span) * speeds[stage]
 
     def _may_read(self, i: int) -> bool:
-        done, turn = self.done, self._turns[i]
-        if self._ring.reader_copies and done[_UP] != i:
+        if self._takes[i] and self._free <= 0:
             return False
-        if turn.takes_slot and self._slots_taken >= self._ring.num_slots:
+        if self._ring.reader_copies and self.done[_UP] != i:
             return False
-        if turn.follows is not None and turn.follows >= done[_WRITE]:
+        follows = self._follows[i]
+        if follows is not None and follows >= self.done[_WRITE]:
             return False
-        if not turn.ahead and not self._has_passed(turn.after):
-            return False
-        return not _stages_in(turn) or self._has_staging()
+        return self._ahead[i] or self._has_passed(i)
 
-    def _has_passed(self, after: tuple[int, int]) -> bool:
-        computed, written = after
+    def _has_passed(self, i: int) -> bool:
+        computed, written = self._after[i]
         return self.done[_COMPUTE] >= computed and self.done[_WRITE] >= written
 
-    def _has_staging(self) -> bool:
-        return self._staging_taken < self._ring.num_staging
-
-    def _start(self, stage: int, turn: Turn) -> None:
-        if stage == _READ:
-            self._slots_taken += turn.takes_slot
-        if (stage == _READ and _stages_in(turn)) or (stage == _DOWN and _stages_out(turn)):
-            self._staging_taken += 1
-        self.left[stage] = turn.work[stage]
-        if not self.left[stage]:
-            self._finish(stage)
-
     def _finish(self, stage: int) -> None:
-        turn = self._turns[self.done[stage]]
+        i = self.done[stage]
+        self.ends[stage][i] = self.now
+        self.done[stage] = i + 1
+        self.left[stage] = 0.0
+        if self._leaves[stage][i]:
+            self._staged -= 1
         if stage == _DOWN:
-            self._slots_taken -= turn.frees_slot
-        if (stage == _UP and _stages_in(turn)) or (stage == _WRITE and _stages_out(turn)):
-            self._staging_taken -= 1
-        self.ends[stage][self.done[stage]] = self.now
-        self.done[stage] += 1
-        self.left[stage] = None
+            self._free += self._frees[i]
 
 
-def _stages_in(turn: Turn) -> bool:
-    return turn.stages_in and turn.work[_READ] > 0
+class _Deadline:
+    """Whether visits that are not yet through can be so in time, were nothing in each other's way.
+
+    Of those that are to be computed what is left is read, copied up and computed; of those that are
+    to be written it is written. What is in hand counts as nothing.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        until: tuple[int, int],
+        limit: float,
+        drives: VolumeRates,
+        rates: Rates,
+    ) -> None:
+        if limit == inf:
+            return
+        computed, written = until
+        # The drive may be faster in both directions at once than in each in turn.
+        share = min(1.0, drives.seconds(1.0, 1.0) / (1 / drives.read + 1 / drives.write))
+        self._limit = limit
+        self._after = turns[computed - 1].after
+        self._latest: float | None = None
+        self._left = tuple(
+            _sums_from([turn.work[stage] for turn in turns[:count]], speed)
+            for stage, count, speed in (
+                (_READ, computed, drives.read / share), (_UP, computed, rates.h2d),
+                (_COMPUTE, computed, 1.0), (_WRITE, written, drives.write / share),
+            )
+        )  # fmt: skip
+
+    def is_missed(self, clock: "_Clock") -> bool:
+        """Whether it is too late by now for what is left."""
+        done = clock.done
+        if self._latest is None:
+            if done[_COMPUTE] < self._after[0] or done[_WRITE] < self._after[1]:
+                return False
+            begun = max(
+                self._ended(clock, _COMPUTE, self._after[0]),
+                self._ended(clock, _WRITE, self._after[1]),
+            )
+            self._latest = begun + self._limit
+        reads, ups, computes, writes = self._left
+        in_hand = len(reads) - 1
+        drive = reads[min(done[_READ], in_hand)] + writes[min(done[_WRITE], len(writes) - 1)]
+        up, compute = ups[min(done[_UP], in_hand)], computes[min(done[_COMPUTE], in_hand)]
+        return clock.now + max(drive, up, compute) > self._latest
+
+    def _ended(self, clock: "_Clock", stage: int, count: int) -> float:
+        return clock.ends[stage][count - 1] if count else 0.0
 
 
-def _stages_out(turn: Turn) -> bool:
-    return turn.stages_out and turn.work[_WRITE] > 0
+def _sums_from(amounts: Sequence[float], speed: float) -> list[float]:
+    """Seconds of all amounts behind each one, which is taken to be in hand; 0 for the last."""
+    sums = [0.0]
+    for amount in reversed(amounts[1:]):
+        sums.append(sums[-1] + amount / speed)
+    return sums[::-1]

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 from headrace.storage import RecordSpec
 
@@ -16,7 +17,7 @@ Action = Literal["load_table", "forward", "load_head", "head", "backward", "upda
 Reads = Literal["nothing", "weights", "state", "rest"]  # rest: state without the weights
 Phase = Literal["forward", "backward", "optimizer"]
 
-_SLOTS_TO_HOLD_ONE = 3  # with fewer, a held slot would leave none to read ahead into
+SLOTS_TO_HOLD_ONE = 3  # with fewer, a held slot would leave none to read ahead into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +69,21 @@ def step_visits(
     where forward turns around, stays in its slot when there are enough of them. A frozen record is
     only read; what lies beside it is on the device, updated at the step's end.
     """
-    trained = {i for i, record in enumerate(spec.records) if record.base is None}
+    trained, there = spec.trained_indices, set(cached)
     early_there = set(on_host).intersection(early_records)
     owed = trained.difference(on_host) if pending else set()
-    index = {record.name: i for i, record in enumerate(spec.records)}
-    embed = [index[record.name] for record in spec.of_kind("embedding")]
-    layers = [index[record.name] for record in spec.of_kind("layer")]
-    head, norm = [index[record.name] for record in spec.of_kind("head")], index["norm"]
+    embed, layers, head = (spec.indices[kind] for kind in ("embedding", "layer", "head"))
+    (norm,) = spec.indices["norm"]
     kept = {layers[i] for i in keep_layers}
 
     def gradient(i: int, action: Action, weights_needed: bool) -> Visit:
         early = i in early_records and i not in early_there
         reads: Reads = "state" if early else "weights" if weights_needed else "nothing"
-        return Visit(record=i, action=action, reads=reads, writes=early, phase="backward")
+        return _visit(i, action, "backward", reads, early)
 
     def forward(i: int, action: Action) -> Visit:
         due = i in owed
-        reads: Reads = "state" if due else "weights"
-        return Visit(record=i, action=action, reads=reads, writes=due, phase="forward", pending=due)
+        return _visit(i, action, "forward", "state" if due else "weights", due, due)
 
     visits = [forward(i, "load_table") for i in embed]
     visits += [forward(i, "forward") for i in layers]
@@ -98,28 +96,42 @@ def step_visits(
         if i in early_there:
             visits.append(host_update_visit(i, phase="backward"))
     visits += [gradient(i, "update", False) for i in embed if i in early_records]
-    visits = [_with_cached(visit) if visit.record in cached else visit for visit in visits]
-    if num_slots >= _SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
+    if there:
+        visits = [_with_cached(visit) if visit.record in there else visit for visit in visits]
+    if num_slots >= SLOTS_TO_HOLD_ONE and tiers[layers[-1]] != "device":
         visits = _held_at_turn(visits, layers[-1])
     late_there = sorted(set(on_host).difference(early_records))
-    visits += [host_update_visit(i, cached=i in cached) for i in late_there]
+    visits += [host_update_visit(i, cached=i in there) for i in late_there]
     return visits + _late_updates(spec, trained.difference(early_records, on_host), way)
+
+
+@cache
+def _visit(
+    record: int, action: Action, phase: Phase, reads: Reads, writes: bool, pending: bool = False
+) -> Visit:
+    """Visits that are equal are one object: a plan weighs thousands of steps of the same visits."""
+    return Visit(
+        record=record, action=action, phase=phase, reads=reads, writes=writes, pending=pending
+    )
 
 
 def _late_updates(spec: ModelSpec, left: Collection[int], way: Way) -> list[Visit]:
     """Updates of `left` when the norm is known, unless deferred; then what is beside layers."""
     left = () if way == "deferred" else left
-    of = {
-        kind: [i for i, record in enumerate(spec.records) if record.kind == kind]
-        for kind in ("head", "norm", "layer", "embedding", "beside")
-    }
+    of = spec.indices
     order = (*of["head"], *of["norm"], *reversed(of["layer"]), *of["embedding"])
-    return [update_visit(i) for i in (*(i for i in order if i in left), *of["beside"])]
+    return [update_visit(i) for i in (*[i for i in order if i in left], *of["beside"])]
+
+
+@cache
+def _with(visit: Visit, **changes: Any) -> Visit:
+    """The same visit but for these fields, as one object like all others."""
+    return replace(visit, **changes)
 
 
 def _with_cached(visit: Visit) -> Visit:
     """The same visit, the weights of its record being on the device."""
-    return replace(visit, reads="nothing") if visit.reads == "weights" else visit
+    return _with(visit, reads="nothing") if visit.reads == "weights" else visit
 
 
 def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
@@ -129,9 +141,9 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
     return [
         visit
         if visit.record != record or visit.on_host
-        else replace(visit, holds=True)
+        else _with(visit, holds=True)
         if visit.action == "forward"
-        else replace(visit, held=True, reads="rest" if visit.reads == "state" else "nothing")
+        else _with(visit, held=True, reads="rest" if visit.reads == "state" else "nothing")
         for visit in visits
     ]
 
@@ -144,7 +156,7 @@ def sweep_visits(spec: ModelSpec, on_host: Collection[int] = ()) -> list[Visit]:
         for i, record in enumerate(spec.records)
         if record.base is None and record.kind != "beside" and i not in on_host
     ]
-    return [replace(update_visit(i), pending=True) for i in pending]
+    return [_with(update_visit(i), pending=True) for i in pending]
 
 
 def write_order(visits: Sequence[Visit]) -> list[int | None]:
@@ -158,6 +170,7 @@ def write_order(visits: Sequence[Visit]) -> list[int | None]:
     return order
 
 
+@cache
 def update_visit(record: int, *, committed: bool = False) -> Visit:
     """A visit that updates a record from its kept gradient."""
     return Visit(
@@ -170,6 +183,7 @@ def update_visit(record: int, *, committed: bool = False) -> Visit:
     )
 
 
+@cache
 def host_update_visit(
     record: int, *, phase: Phase = "optimizer", cached: bool = False, committed: bool = False
 ) -> Visit:

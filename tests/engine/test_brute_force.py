@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.engine import Box, CannotFit, TrainConfig, make_plan, shape_spec
+from headrace.engine.additions import needs_kept_grads
 from headrace.engine.cost import step_cost
 from headrace.engine.homes import NearTier, Placement, Tier
-from headrace.engine.placement import needs_kept_grads
 from headrace.engine.rates import LayerRate, Rates, VolumeRates
 from headrace.engine.sizes import Sizes
 from headrace.engine.step_cost import StepLoad, StepModel

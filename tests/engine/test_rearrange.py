@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import cycle, islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_it_fits_and_is_never_slower_than_what_it_was_given() -> None:
     sizes = Sizes.of(SPEC, run, 1024)
     model, drives = StepModel(sizes, RATES, StepLoad.of(sizes)), VolumeRates(read=5e9, write=4e9)
 
-    def seconds(placement: Placement) -> float:
+    def seconds(placement: Placement, limit: float = inf) -> float:
         return step_cost(model, placement, planned_way(run, placement), drives).seconds
 
     count = len(SPEC.records)
@@ -90,7 +91,7 @@ def test_a_strategy_keeps_its_rule() -> None:
         device_limit=2**60,
         host_limit=2**60,
         about=lambda one: float(one == given),
-        seconds=lambda one: float(one == given),
+        seconds=lambda one, _: float(one == given),
     )
     assert found == (1.0, given)
 

@@ -1,0 +1,104 @@
+"""Which placements are best: by the formula for all of them, played through for the best. Pure."""
+
+from collections.abc import Sequence
+from math import inf
+
+from .cost import step_seconds
+from .formula import StepFormula
+from .home_choices import DEFAULT_SLOTS
+from .homes import Placement
+from .rates import VolumeRates
+from .rearrange import rearranged
+from .step_cost import StepModel
+from .ways import planned_way
+
+_NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
+_NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
+_NUM_REARRANGED = 120  # records, of all placements together
+_EQUAL = 2e-9  # seconds: steps that differ by less are taken to be as long
+
+
+class Weighed:
+    """Seconds of placements of one run on one box, each asked once however often it is weighed."""
+
+    def __init__(self, model: StepModel, drives: VolumeRates) -> None:
+        self._model, self._drives = model, drives
+        self._step_formula = StepFormula(model, drives)
+        self._by_formula: dict[Placement, float] = {}
+        self._by_playing: dict[Placement, float] = {}
+        self._given_up: dict[Placement, float] = {}  # the limits that these were more than
+
+    def best(self, placements: Sequence[Placement]) -> list[Placement]:
+        """The placements that the formula finds best, and those of the best homes: variants of one
+        home that the formula takes for too short shall not be all that is played."""
+        ranked = sorted(placements, key=self._formula)
+        by_home: dict[object, list[Placement]] = {}
+        for one in ranked:
+            home = one.tiers, one.grad_tier, one.activation_tiers, one.host_versions, one.cached
+            if home in by_home or len(by_home) < _NUM_HOMES:
+                by_home.setdefault(home, []).append(one)
+        of_homes = [one for same in by_home.values() for one in same[:_NUM_OF_HOME]]
+        return [
+            *ranked[:_NUM_PLAYED],
+            *(one for one in of_homes if one not in ranked[:_NUM_PLAYED]),
+        ]
+
+    def fastest(
+        self, placements: Sequence[Placement], device_limit: int, host_limit: int
+    ) -> tuple[float, Placement]:
+        """Seconds and placement of the shortest step, the best homes rearranged: as many of them as
+        are worth it, fewer of a model of many layers, whose step takes longer to play."""
+        sizes = self._model.sizes
+        most = max(1, _NUM_REARRANGED // len(sizes.spec.records))
+        found = [
+            rearranged(
+                sizes,
+                one,
+                device_limit=device_limit,
+                host_limit=host_limit,
+                about=self._formula,
+                seconds=self._played,
+            )
+            for one in self._fastest_homes(self.best(placements), most)
+        ]
+        return min(found, key=_rank)
+
+    def _fastest_homes(self, placements: Sequence[Placement], most: int) -> list[Placement]:
+        """The fastest placement of each of so many homes of state that are the fastest."""
+        times: list[tuple[float, Placement]] = []
+        least: dict[object, float] = {}
+        limit = inf
+        for one in placements:
+            seconds = self._played(one, limit)
+            times.append((seconds, one))
+            least[one.tiers] = min(seconds, least.get(one.tiers, inf))
+            if len(least) >= most:
+                limit = sorted(least.values())[most - 1] + _EQUAL
+        homes: dict[object, Placement] = {}
+        for _, one in sorted(times, key=_rank):
+            homes.setdefault(one.tiers, one)
+        return list(homes.values())[:most]
+
+    def _formula(self, placement: Placement) -> float:
+        seconds = self._by_formula.get(placement)
+        if seconds is None:
+            way = planned_way(self._model.config, placement)
+            seconds = self._step_formula.seconds(placement, way)
+            self._by_formula[placement] = seconds
+        return seconds
+
+    def _played(self, placement: Placement, limit: float = inf) -> float:
+        """The step played through; inf where that is sure to be more than `limit`."""
+        known = self._by_playing.get(placement)
+        if known is not None and (known < inf or limit <= self._given_up[placement]):
+            return known
+        way = planned_way(self._model.config, placement)
+        seconds = step_seconds(self._model, placement, way, self._drives, limit=limit)
+        self._by_playing[placement] = seconds
+        self._given_up[placement] = limit
+        return seconds
+
+
+def _rank(one: tuple[float, Placement]) -> tuple[float, int]:
+    """Between equals the usual number of slots comes first."""
+    return round(one[0], 9), abs(one[1].num_slots - DEFAULT_SLOTS)
