@@ -15,6 +15,7 @@ from .ways import planned_way
 _NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
 _NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
 _NUM_REARRANGED = 120  # records, of all placements together
+_AWAY_GAIN = 0.01  # state leaves the device for a step that is so much shorter
 _EQUAL = 2e-9  # seconds: steps that differ by less are taken to be as long
 
 
@@ -47,7 +48,8 @@ class Weighed:
         self, placements: Sequence[Placement], device_limit: int, host_limit: int
     ) -> tuple[float, Placement]:
         """Seconds and placement of the shortest step, the best homes rearranged: as many of them as
-        are worth it, fewer of a model of many layers, whose step takes longer to play."""
+        are worth it, fewer of a model of many layers, whose step takes longer to play. One with all
+        state on the device is taken where others are hardly shorter: it needs no link."""
         sizes = self._model.sizes
         most = max(1, _NUM_REARRANGED // len(sizes.spec.records))
         found = [
@@ -61,7 +63,10 @@ class Weighed:
             )
             for one in self._fastest_homes(self.best(placements), most)
         ]
-        return min(found, key=_rank)
+        shortest = min(found, key=_rank)
+        at_home = [one for one in found if set(one[1].tiers) == {"device"}]
+        nearest = min(at_home, key=_rank, default=shortest)
+        return nearest if nearest[0] <= shortest[0] * (1 + _AWAY_GAIN) else shortest
 
     def _fastest_homes(self, placements: Sequence[Placement], most: int) -> list[Placement]:
         """The fastest placement of each of so many homes of state that are the fastest."""

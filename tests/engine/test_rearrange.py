@@ -52,6 +52,17 @@ def test_what_lives_far_lies_between_what_is_near() -> None:
     assert step.seconds == pytest.approx(sum(p.busy_seconds["compute"] for p in step.phases), 0.01)
 
 
+def test_what_fits_the_device_stays_there() -> None:
+    """Updates of a layer by the processor would save less than a prediction is good for."""
+    box = Box(
+        device="cuda", device_bytes=126 * GIB, host_bytes=108 * GIB, volumes={"/d": 2**63},
+        rates=RATES,
+    )  # fmt: skip
+    spec = shape_spec("llama-8b-vocab-32k", 12)
+    plan = make_plan(spec, config(), longest_row_tokens=1024, box=box)
+    assert set(plan.tiers) == {"device"}
+
+
 def test_it_fits_and_is_never_slower_than_what_it_was_given() -> None:
     run = config(device_bytes=16 * GIB)
     sizes = Sizes.of(SPEC, run, 1024)
