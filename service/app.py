@@ -30,9 +30,11 @@ from .routes import uploads as upload_routes
 from .routes.description import EVERYWHERE, TAGS, describe, operation_id
 from .schemas import what_was_meant
 from .sessions import Sessions
+from .settings import Settings
 from .status import product_version
 from .status_feed import StatusFeed
 from .story import Encoder
+from .tokens_file import TokensDamaged
 from .uploads import Uploads
 
 EXPIRY_SECONDS = 60
@@ -97,15 +99,24 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         files.settle_incoming(settings.files_dir, daemon.journal)
         finish_removals(settings.jobs_dir)
         app.state.uploads.reclaim()
-        token_path = settings.data_dir / "token"
-        if auth.first_token(app.state.tokens, settings.host, token_path):
-            log.warning("made the first access token; read it from the file", path=str(token_path))
+        _look_at_tokens(app.state.tokens, settings)
         daemon.hub.add_listener(app.state.metrics.observe)
         house = _keep_house(daemon, app.state.uploads, app.state.tokens)
         async with _beside(house), _beside(asyncio.to_thread(templating.compile_all)):
             yield
     finally:
         await daemon.stop()
+
+
+def _look_at_tokens(tokens: auth.Tokens, settings: Settings) -> None:
+    """Make the first token where one is wanted; say it when nobody can be let in."""
+    token_path = settings.data_dir / "token"
+    try:
+        tokens.entries()
+        if auth.first_token(tokens, settings.host, token_path):
+            log.warning("made the first access token; read it from the file", path=str(token_path))
+    except TokensDamaged as e:
+        log.error(e.message, hint=e.hint)
 
 
 def _log_event(event: EventRecord) -> None:

@@ -17,8 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import ApiError
+from .json_file import read_or_forget
 from .scopes import Scope
-from .whole_file import write_whole
+from .tokens_file import TokensDamaged, TokensFile, is_moment
+from .whole_file import write_private
 
 PREFIX = "hr_"
 UNKNOWN_TOKEN = "invalid_api_key"  # the word of the OpenAI API
@@ -27,60 +29,62 @@ SHOWN_CHARS = 8  # of a token, in lists
 
 
 class Tokens:
-    """The tokens file: a list of {name, shown, sha256, scope, created_at}, mode 0600.
+    """The access tokens of a daemon, by their file (`TokensFile`).
 
     When each was last used is kept beside it, to the minute, by the process that serves.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = TokensFile(path)
         self._uses_path = path.with_name(f"{path.stem}-used.json")
         self._uses: dict[str, int] = {}
         self._uses_told: dict[str, int] = {}
-        self._stamp: tuple[int, int] | None = None
-        self._entries: list[dict[str, Any]] = []
 
     def entries(self) -> list[dict[str, Any]]:
-        """The tokens there are; read again when the file has changed. ValueError: not readable."""
+        """The tokens there are; read again when the file has changed. TokensDamaged: unreadable."""
+        return self._file.entries()
+
+    def damage(self) -> str | None:
+        """What is wrong with the tokens file; None: nothing."""
         try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            self._stamp, self._entries = None, []
-            return []
-        stamp = (found.st_mtime_ns, found.st_ino)
-        if stamp != self._stamp:
-            try:
-                self._entries = json.loads(self._path.read_text(encoding="utf-8"))
-            except ValueError as e:
-                raise ValueError(f"the tokens file {self._path} is not JSON: {e}") from e
-            self._stamp = stamp
-        return self._entries
+            self.entries()
+        except TokensDamaged as e:
+            return e.message.rstrip(".")
+        return None
 
     def create(self, name: str, *, scope: Scope = "admin") -> str:
         """Make a token and keep its hash; the token itself is never to be had again."""
-        token = PREFIX + secrets.token_urlsafe(32)
-        entry = {
-            "name": name,
-            "shown": token[: len(PREFIX) + SHOWN_CHARS],
-            "sha256": _digest(token),
-            "scope": scope,
-            "created_at": int(time.time()),
-        }
-        self._save([*self.entries(), entry])
+        token, entry = _new_token(name, scope)
+        with self._file.alone():
+            self._file.save([*self.entries(), entry])
         return token
+
+    def mend(self, name: str, *, scope: Scope = "admin") -> tuple[str, int]:
+        """Replace a damaged file by what can still be read of it and a new token, in one move.
+
+        The new token, and how many were kept. The door is never open meanwhile, and the damaged
+        file stays beside the new one. ValueError where nothing is damaged; OSError.
+        """
+        token, entry = _new_token(name, scope)
+        with self._file.alone():
+            kept = self._file.salvage()
+            self._file.save([*kept, entry])
+        return token, len(kept)
 
     def revoke(self, shown: str) -> bool:
         """Forget the tokens that are listed as `shown`; whether there were any."""
-        kept = [entry for entry in self.entries() if entry["shown"] != shown]
-        found = len(kept) < len(self._entries)
-        self._save(kept)
-        return found
+        with self._file.alone():
+            entries = self.entries()
+            kept = [entry for entry in entries if entry["shown"] != shown]
+            self._file.save(kept)
+        return len(kept) < len(entries)
 
     def find(self, token: str) -> dict[str, Any] | None:
         """The entry of that token, if it is one, found in a time that does not depend on it."""
         digest = _digest(token)
-        same = [hmac.compare_digest(entry["sha256"], digest) for entry in self.entries()]
-        return self._entries[same.index(True)] if any(same) else None
+        entries = self.entries()
+        same = [hmac.compare_digest(entry["sha256"], digest) for entry in entries]
+        return entries[same.index(True)] if any(same) else None
 
     def note_use(self, entry: Mapping[str, Any]) -> None:
         """Remember that the token was used now; `keep_uses` makes it last."""
@@ -94,15 +98,12 @@ class Tokens:
             self._uses_told = uses
 
     def last_used(self) -> dict[str, int]:
-        """When each token was last used, by its hash; seconds since 1970."""
-        try:
-            found: dict[str, int] = json.loads(self._uses_path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return found
+        """When each token was last used, by its hash; seconds since 1970.
 
-    def _save(self, entries: list[dict[str, Any]]) -> None:
-        write_private(self._path, json.dumps(entries, indent=1))
+        What an unreadable file said is forgotten.
+        """
+        found = read_or_forget(self._uses_path)
+        return {name: at for name, at in found.items() if is_moment(at)}
 
 
 def check(tokens: Tokens, headers: Mapping[str, str], address: str = "") -> dict[str, Any] | None:
@@ -144,13 +145,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path, mode=0o600) as file:
-        file.write(text)
-
-
 def is_from_afar(address: str) -> bool:
     """Whether an address is one of another machine; False for what is no IP address."""
     try:
@@ -181,6 +175,19 @@ def _name_of(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def _new_token(name: str, scope: Scope) -> tuple[str, dict[str, Any]]:
+    """A token and its entry."""
+    token = PREFIX + secrets.token_urlsafe(32)
+    entry = {
+        "name": name,
+        "shown": token[: len(PREFIX) + SHOWN_CHARS],
+        "sha256": _digest(token),
+        "scope": scope,
+        "created_at": int(time.time()),
+    }
+    return token, entry
 
 
 def _digest(token: str) -> str:

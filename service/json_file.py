@@ -21,3 +21,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return values
+
+
+def read_or_forget(path: Path) -> dict[str, Any]:
+    """The object in a file that can be done without: empty where there is none to be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

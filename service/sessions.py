@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .auth import Tokens, write_private
+from .auth import Tokens
 from .errors import ApiError
+from .json_file import read_or_forget
+from .whole_file import write_private
 
 COOKIE = "headrace_session"
 PAGE_HEADER = "x-headrace-page"
@@ -111,11 +113,15 @@ def read_cookie(headers: Mapping[str, str]) -> str:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     """What an earlier process left. An unreadable file opens nothing: people log in again."""
-    try:
-        found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found
+    return {name: one for name, one in read_or_forget(path).items() if _is_session(one)}
+
+
+def _is_session(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and isinstance(one.get("token"), str)
+        and isinstance(one.get("expires_at"), int)
+    )
 
 
 def _digest(secret: str) -> str:

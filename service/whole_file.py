@@ -21,3 +21,10 @@ def write_whole(path: Path, *, mode: int = 0o644) -> Iterator[TextIO]:
             yield text
         finally:
             text.detach()  # which writes what is left, and leaves the file open
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_whole(path, mode=0o600) as file:
+        file.write(text)

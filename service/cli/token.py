@@ -1,6 +1,7 @@
 """The access tokens of a daemon on this machine, by its tokens file; a running one sees changes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,14 +16,15 @@ from .serve import Config, DataDir, load_settings
 if TYPE_CHECKING:
     from ..auth import Tokens
 
+ScopeOption = Annotated[
+    Scope, typer.Option("--scope", help="metrics; read; submit: run jobs too; admin: everything.")
+]
 AFTERWARDS = "Not shown again. Every caller needs a token now: in HEADRACE_TOKEN, or as api_key."
 
 
 def create(
     name: Annotated[str, typer.Argument(help="Who or what will use it.")],
-    scope: Annotated[
-        Scope, typer.Option(help="metrics; read; submit: run jobs too; admin: everything.")
-    ] = "admin",
+    scope: ScopeOption = "admin",
     config: Config = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -32,8 +34,8 @@ def create(
     From the first token on, a token is wanted of every caller.
     """
     tokens = _tokens(config, data_dir)
-    _entries(tokens)
-    token = tokens.create(name, scope=scope)
+    with _readable():
+        token = tokens.create(name, scope=scope)
     if as_json:
         print_json({"name": name, "scope": scope, "token": token})
     else:
@@ -45,7 +47,9 @@ def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json =
     """List the tokens by their ids, their first characters; the tokens themselves are not kept."""
     tokens = _tokens(config, data_dir)
     used = tokens.last_used()
-    entries = [
+    with _readable():
+        entries = tokens.entries()
+    told = [
         {
             "name": entry["name"],
             "shown": entry["shown"],
@@ -53,15 +57,15 @@ def list_tokens(config: Config = None, data_dir: DataDir = None, as_json: Json =
             "created_at": entry["created_at"],
             "last_used": used.get(entry["sha256"]),
         }
-        for entry in _entries(tokens)
+        for entry in entries
     ]
     if as_json:
-        print_json(entries)
+        print_json(told)
         return
     columns = ["id", "name", "scope", "made", "last used"]
     rows = [
         [one["shown"], one["name"], one["scope"], _day(one["created_at"]), _day(one["last_used"])]
-        for one in entries
+        for one in told
     ]
     print_table(columns, rows, empty="no tokens: open to this machine alone")
 
@@ -79,15 +83,38 @@ def revoke(
     A name that several tokens have is refused, with their ids.
     """
     tokens = _tokens(config, data_dir)
-    entries = _entries(tokens)
-    entry = _one(entries, token)
-    tokens.revoke(entry["shown"])
-    left = len(tokens.entries())
+    with _readable():
+        entry = _one(tokens.entries(), token)
+        tokens.revoke(entry["shown"])
+        left = len(tokens.entries())
     if as_json:
         print_json({"revoked": entry["shown"], "name": entry["name"], "left": left})
     else:
         told = f"{entry['shown']}… ({entry['name']}) is no token any more; {left} left"
         console().print(told, markup=False)
+
+
+def mend(
+    name: Annotated[str, typer.Argument(help="Who or what will use the new token.")],
+    scope: ScopeOption = "admin",
+    config: Config = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Replace a damaged tokens file: keep the tokens that can still be read, and make a new one.
+
+    The damaged file stays beside it, its name ending in `.damaged`. Meanwhile nobody is let in.
+    """
+    tokens = _tokens(config, data_dir)
+    try:
+        token, num_kept = tokens.mend(name, scope=scope)
+    except ValueError as error:
+        raise CliError(str(error), Exit.REFUSED) from error
+    if as_json:
+        print_json({"name": name, "scope": scope, "token": token, "kept": num_kept})
+    else:
+        console().print(token, markup=False)
+        typer.echo(f"{num_kept} tokens were kept. {AFTERWARDS}", err=True)
 
 
 def _one(entries: Sequence[dict[str, Any]], asked: str) -> dict[str, Any]:
@@ -110,11 +137,15 @@ def _tokens(config: Path | None, data_dir: Path | None) -> "Tokens":
     return Tokens(load_settings(config, data_dir=data_dir).tokens_path)
 
 
-def _entries(tokens: "Tokens") -> list[dict[str, Any]]:
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn what is wrong with the tokens file into a CliError that says how to mend it."""
+    from ..tokens_file import TokensDamaged
+
     try:
-        return tokens.entries()
-    except ValueError as error:
-        raise CliError(str(error)) from error
+        yield
+    except TokensDamaged as error:
+        raise CliError(f"{error.message} {error.hint}", Exit.REFUSED) from error
 
 
 def _day(seconds: int | None) -> str:

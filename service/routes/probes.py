@@ -26,9 +26,11 @@ async def live() -> dict[str, Any]:
 
 @router.get("/readyz", **answers(Health, NOT_READY))
 @router.get("/healthz", name="health", **answers(Health, NOT_READY))
-def ready(daemon: TheDaemon) -> JSONResponse:
+def ready(request: Request, daemon: TheDaemon) -> JSONResponse:
     """A job can be taken now; else 503 with the reasons."""
     reasons = list(daemon.ready())
+    if damage := request.app.state.tokens.damage():
+        reasons.append(damage)
     return JSONResponse(not_ready(reasons), 503) if reasons else JSONResponse(ALIVE)
 
 

@@ -73,3 +73,28 @@ def test_an_id_goes_before_a_name_that_reads_the_same(
     second = tokens.create(first[:11])
     assert token(capsys, tmp_path, "revoke", first[:11])[0] == Exit.OK
     assert tokens.find(second) and tokens.find(first) is None
+
+
+def test_a_damaged_file_is_mended_without_opening_the_door(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tokens.json"
+    tokens = Tokens(path)
+    kept, lost = tokens.create("kept"), tokens.create("lost")
+    damaged = path.read_bytes()[:-60]
+    path.write_bytes(damaged)
+    for command in (["list"], ["create", "x"], ["revoke", "kept"]):
+        code, _, error = token(capsys, tmp_path, *command)
+        assert code == Exit.REFUSED and str(path) in error and "headrace token mend" in error
+    code, answer, _ = token(capsys, tmp_path, "mend", "new", "--scope", "read")
+    assert (code, answer["kept"], answer["scope"]) == (Exit.OK, 1, "read")
+    assert tokens.find(kept) and tokens.find(answer["token"]) and tokens.find(lost) is None
+    beside = tmp_path / "tokens.json.damaged"
+    assert beside.read_bytes() == damaged and beside.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_good_file_is_not_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Tokens(tmp_path / "tokens.json").create("laptop")
+    code, _, error = token(capsys, tmp_path, "mend", "new")
+    assert code == Exit.REFUSED and "not damaged" in error
+    assert len(Tokens(tmp_path / "tokens.json").entries()) == 1
