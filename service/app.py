@@ -153,7 +153,7 @@ async def _keep_house(daemon: Daemon, uploads: Uploads, tokens: auth.Tokens) -> 
 
 
 async def _refuse(_request: Request, error: Any) -> JSONResponse:
-    return JSONResponse(error.envelope(), error.status)
+    return JSONResponse(error.envelope(), error.status, error.headers)
 
 
 async def _refuse_move(request: Request, error: Any) -> JSONResponse:

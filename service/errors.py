@@ -1,6 +1,6 @@
 """What the API answers when it refuses: one exception, one envelope. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -34,8 +34,8 @@ ENVELOPE_SCHEMA: dict[str, Any] = {
 class ApiError(Exception):
     """A refusal with its HTTP status and the fields of the error envelope.
 
-    `param` names the field at fault by its dotted path, `code` is a word for programs, and `hint`
-    says what to do next.
+    `param` names the field at fault by its dotted path, `code` is a word for programs, `hint` says
+    what to do next, and `headers` are of the answer.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -55,6 +56,7 @@ class ApiError(Exception):
         self.param = param and printable(param)
         self.code = code
         self.hint = hint
+        self.headers = headers
 
     def envelope(self) -> dict[str, Any]:
         """The answer's body; the four keys of the OpenAI envelope are always there."""

@@ -10,7 +10,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 NO_NAME = "file"
 MAX_CHARACTERS = 255
-_PARAMETER = re.compile(rb';\s*([^\s=;"]+)\s*=\s*("(?:\\"|\\\\|[^"])*"|[^;]*)')
+# Each character within quotes can be taken in one way alone: else many backslashes take for ever.
+_QUOTED = rb'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*+"'
+_PARAMETER = re.compile(rb';\s*+([^\s=;"]++)\s*+=\s*+(' + _QUOTED + rb"|[^;]*)")
 _FORM_ESCAPES = re.compile("%22|%0d|%0a", re.IGNORECASE)  # how browsers write these in a form
 _PLAIN = re.compile(r"[\w .,()+=@#$&!~^{}\[\]-]+", re.ASCII)
 

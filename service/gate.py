@@ -153,15 +153,16 @@ def address_of(scope: Scope) -> str:
     return client[0] if client else ""
 
 
-def _answer(error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(error.envelope(), error.status, headers)
+def _answer(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.envelope(), error.status, error.headers)
 
 
 def slow_down(refused: ApiError, wait: float) -> JSONResponse:
     """The 429 for one failed attempt too many. Clients are told not to repeat it by themselves."""
     message = f"{refused.message} There were too many such attempts from this address."
-    error = ApiError(429, message, code="too_many_failed_attempts", hint="Check the token.")
-    return _answer(error, {"retry-after": str(ceil(wait)), "x-should-retry": "false"})
+    headers = {"retry-after": str(ceil(wait)), "x-should-retry": "false"}
+    code, hint = "too_many_failed_attempts", "Check the token."
+    return _answer(ApiError(429, message, code=code, hint=hint, headers=headers))
 
 
 _TOO_LONG = f"The body is longer than {MAX_BODY_BYTES} bytes; send large data as a file."

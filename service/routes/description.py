@@ -26,7 +26,8 @@ SECURITY = {
 }
 
 
-def _refusal(description: str) -> dict[str, Any]:
+def refusal(description: str) -> dict[str, Any]:
+    """What the document says of a refusal, for a status of an operation."""
     return {
         "description": description,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}},
@@ -35,20 +36,20 @@ def _refusal(description: str) -> dict[str, Any]:
 
 # The ranges stand for the rest, so that the framework adds no answer that is never given.
 EVERYWHERE: Responses = {
-    401: _refusal("No token, or an unknown one, where one is wanted."),
-    403: _refusal("The token has not the scope for this; or the request comes from elsewhere."),
-    429: _refusal("Too many failed attempts from this address; `retry-after` says how long."),
-    500: _refusal("The server failed; its log has the reason, by the `x-request-id`."),
-    "4XX": _refusal("Refused, and why."),
-    "5XX": _refusal("Not possible at this moment, and why."),
+    401: refusal("No token, or an unknown one, where one is wanted."),
+    403: refusal("The token has not the scope for this; or the request comes from elsewhere."),
+    429: refusal("Too many failed attempts from this address; `retry-after` says how long."),
+    500: refusal("The server failed; its log has the reason, by the `x-request-id`."),
+    "4XX": refusal("Refused, and why."),
+    "5XX": refusal("Not possible at this moment, and why."),
 }
-BAD: Responses = {400: _refusal("Something in the request is wrong, or its time is not now.")}
-MISSING: Responses = {404: _refusal("There is nothing of that name.")}
+BAD: Responses = {400: refusal("Something in the request is wrong, or its time is not now.")}
+MISSING: Responses = {404: refusal("There is nothing of that name.")}
 TOO_LARGE: Responses = {
-    413: _refusal("Larger than it may be."),
-    507: _refusal("There is no room for it."),
+    413: refusal("Larger than it may be."),
+    507: refusal("There is no room for it."),
 }
-NOT_READY: Responses = {503: _refusal("No job can be taken now; `reasons` says why.")}
+NOT_READY: Responses = {503: refusal("No job can be taken now; `reasons` says why.")}
 UNCHANGED: Responses = {304: {"description": "As the client has it already (If-None-Match)."}}
 
 

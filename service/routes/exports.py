@@ -6,18 +6,19 @@ And what was found when the exports were read back.
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 
 from ..archive import Archive
 from ..contract import Daemon
+from ..downloads import download
 from ..errors import ApiError, not_found
 from ..export_answers import ExportReports
 from ..filenames import attachment
 from ..jobs import JobRecord
 from .common import JobId, TheDaemon, require_job
 from .description import MISSING, answers
-from .files import BYTES
+from .files import BYTES, OCTETS
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 
@@ -35,7 +36,10 @@ def export(job_id: JobId, daemon: TheDaemon, checkpoint: Checkpoint = None) -> S
     if not folder.is_dir():
         raise _gone(job_id)
     name = job_id if checkpoint is None else f"{job_id}-{folder.name}"
-    archive = Archive.of(folder, name)
+    try:
+        archive = Archive.of(folder, name)
+    except FileNotFoundError:  # removed meanwhile
+        raise _gone(job_id) from None
     return StreamingResponse(
         archive.chunks(),
         media_type="application/x-tar",
@@ -47,7 +51,7 @@ def export(job_id: JobId, daemon: TheDaemon, checkpoint: Checkpoint = None) -> S
 
 
 @router.get("/export/gguf", response_class=FileResponse, responses={**BYTES, **MISSING})
-def gguf(job_id: JobId, daemon: TheDaemon) -> FileResponse:
+def gguf(job_id: JobId, request: Request, daemon: TheDaemon) -> FileResponse:
     """The GGUF file that a job made beside its model; ranges are served."""
     report = _reports(require_job(daemon, job_id)).get("gguf")
     if report is None:
@@ -55,10 +59,11 @@ def gguf(job_id: JobId, daemon: TheDaemon) -> FileResponse:
         raise ApiError(404, message, code="export_not_found")
     (name,) = (file["name"] for file in report["files"])
     path = Path(report["path"]) / name
-    if not path.is_file():
-        raise _gone(job_id)
     headers = {"content-disposition": attachment(f"{job_id}-{name}")}
-    return FileResponse(path, media_type="application/octet-stream", headers=headers)
+    try:
+        return download(request, path, media_type=OCTETS, headers=headers)
+    except FileNotFoundError:
+        raise _gone(job_id) from None
 
 
 @router.get("/export/reports", **answers(ExportReports, MISSING))

@@ -9,6 +9,7 @@ from fastapi.responses import FileResponse
 
 from ..answers import Deleted, File, FilePage
 from ..contract import Daemon
+from ..downloads import download
 from ..errors import ApiError, not_found
 from ..filenames import attachment
 from ..files import Incoming, remove_file
@@ -17,16 +18,17 @@ from ..shapes import file_object, page
 from ..strict import Whole
 from ..upload_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from .common import After, TheDaemon, content_length, unknown_after
-from .description import BAD, MISSING, TOO_LARGE, Responses, answers
+from .description import BAD, MISSING, TOO_LARGE, Responses, answers, refusal
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
 UPLOAD_PURPOSES = ("fine-tune",)
-CONTENT = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+OCTETS = "application/octet-stream"
+CONTENT = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 BYTES: Responses = {
     200: {"description": "The file.", "content": CONTENT},
     206: {"description": "The range that was asked for.", "content": CONTENT},
-    416: {"description": "A range that the file has not got."},
+    416: refusal("A range that the file has nothing of; `content-range` says how long it is."),
 }
 
 
@@ -117,11 +119,14 @@ def retrieve(file_id: FileId, daemon: TheDaemon) -> dict[str, Any]:
 
 
 @router.get("/{file_id}/content", response_class=FileResponse, responses={**BYTES, **MISSING})
-def content(file_id: FileId, daemon: TheDaemon) -> FileResponse:
+def content(file_id: FileId, request: Request, daemon: TheDaemon) -> FileResponse:
     """A file's bytes; ranges are served."""
     file = _require(daemon, file_id)
     headers = {"content-disposition": attachment(file.filename)}
-    return FileResponse(file.path, media_type="application/octet-stream", headers=headers)
+    try:
+        return download(request, FilePath(file.path), media_type=OCTETS, headers=headers)
+    except FileNotFoundError:
+        raise _missing(file_id) from None
 
 
 @router.delete("/{file_id}", **answers(Deleted, BAD, MISSING))
@@ -134,8 +139,12 @@ def delete(file_id: FileId, daemon: TheDaemon) -> dict[str, Any]:
 def _require(daemon: Daemon, file_id: str) -> FileRecord:
     file = daemon.journal.file(file_id)
     if file is None or not FilePath(file.path).is_file():
-        raise not_found("file", file_id, param="file_id")
+        raise _missing(file_id)
     return file
+
+
+def _missing(file_id: str) -> ApiError:
+    return not_found("file", file_id, param="file_id")
 
 
 def _read_fields(fields: dict[str, str]) -> tuple[str, int | None]:

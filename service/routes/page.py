@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from ..auth import UNKNOWN_TOKEN
+from ..downloads import download
 from ..errors import ApiError, not_found
 from ..gate import PAGES, address_of, slow_down
 from ..jobs import UnknownId
@@ -97,13 +98,13 @@ async def log_out(request: Request) -> Response:
 
 @router.get("/favicon.ico")
 @router.get("/static/{name}")
-def static(name: str = "icon.svg") -> FileResponse:
+def static(request: Request, name: str = "icon.svg") -> FileResponse:
     """A script, a style sheet, the icon. They are asked for again when they have changed."""
     path = STATIC / name
     if path.suffix not in KINDS or path.name != name or not path.is_file():
         raise not_found("page", f"/static/{name}")
     headers = {**HEADERS, "cache-control": "no-cache"}
-    return FileResponse(path, media_type=KINDS[path.suffix], headers=headers)
+    return download(request, path, media_type=KINDS[path.suffix], headers=headers)
 
 
 def _refuse_login(request: Request, target: str) -> Response:

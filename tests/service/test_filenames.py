@@ -46,6 +46,14 @@ def test_a_header_is_read_as_it_was_meant(sent: bytes, kept: str) -> None:
     assert (found["name"], found["filename"]) == ("file", kept)
 
 
+@pytest.mark.parametrize("end", [b"", b'"', b'"; x="', b"\\"])
+@pytest.mark.parametrize("piece", [b"\\", b'\\"', b'; a="', b"; ", b' = "', b"\\\\x"])
+def test_no_header_takes_long_to_read(piece: bytes, end: bytes) -> None:
+    """A part's header has 4 KiB at most; quotes that never end once took for ever."""
+    found = parameters(b'form-data; name="file"; filename="' + piece * (4000 // len(piece)) + end)
+    assert found["name"] == "file"
+
+
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
