@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -27,7 +28,7 @@ def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
 @pytest.fixture(scope="module")
 def path(client: httpx2.Client) -> str:
     """Where the bytes of an uploaded file are."""
-    form = {"purpose": (None, "fine-tune"), "file": ("a", CONTENT)}
+    form: dict[str, Any] = {"purpose": (None, "fine-tune"), "file": ("a", CONTENT)}
     return f"/v1/files/{client.post('/v1/files', files=form).json()['id']}/content"
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -14,6 +15,10 @@ from headrace.service.sessions import Sessions
 from headrace.service.tokens_file import TokensDamaged
 
 GOOD = {"name": "a", "shown": "hr_a", "sha256": "0" * 64, "scope": "read", "created_at": 1}
+BAD_VALUES: list[tuple[str, Any]] = [
+    ("name", 7), ("shown", None), ("sha256", "0" * 63), ("sha256", "\u00e9" * 64),
+    ("scope", "root"), ("scope", []), ("created_at", "1"), ("created_at", 1e300),
+]  # fmt: skip
 DAMAGES = {
     "cut": b'[{"name": "a", "sh',
     "empty": b"",
@@ -25,10 +30,7 @@ DAMAGES = {
     "of numbers": b"[1]",
     **{
         f"{name}: {value!r}": json.dumps([GOOD, {**GOOD, name: value}]).encode()
-        for name, value in [
-            ("name", 7), ("shown", None), ("sha256", "0" * 63), ("sha256", "\u00e9" * 64),
-            ("scope", "root"), ("scope", []), ("created_at", "1"), ("created_at", 1e300),
-        ]
+        for name, value in BAD_VALUES
     },
 }  # fmt: skip
 
