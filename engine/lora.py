@@ -1,4 +1,4 @@
-"""Low-rank adapters: which projections get one, and the tensors of each. Pure, no torch.
+"""Low-rank adapters: which projections get one, and the tensors of each. No torch.
 
 Hu et al., "LoRA" (2021): a frozen weight W of shape (out, in) acts as W + scaling * B A, with A
 (rank, in) and B (out, rank) trained. Kalajdzievski, "rsLoRA" (2023): scaling alpha / sqrt(rank)
@@ -7,12 +7,13 @@ instead of alpha / rank.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from .errors import BadSetting
 from .model import EXPERTS, LAYERS, ROUTER, Lora, ModelSpec, RecordLayout
+from .name_pattern import fault_of
 
 ALL_LINEAR = "all-linear"
+NAME = re.compile(r"[\w.-]*")  # as an expression it is quick, too
 DOWN, UP = "lora_A.weight", "lora_B.weight"  # A and B, by peft's names
 
 Shape = tuple[int, ...]
@@ -62,21 +63,20 @@ def adapter_tensors(lora: Lora, layer: RecordLayout) -> list[tuple[str, Shape]]:
 
 
 def check_targets(lora: Lora, layers: Sequence[RecordLayout]) -> None:
-    """BadSetting when a target is no valid expression, or one of them chooses nothing."""
+    """BadSetting when a target is no valid expression, takes too long, or chooses nothing."""
     modules = [module for layer in layers for module in projections(layer)]
     if len(lora.targets) > 1 and ALL_LINEAR in lora.targets:
         raise _bad(f"{ALL_LINEAR!r} stands alone, or not at all")
     for target in lora.targets:
-        one = replace(lora, targets=(target,))
-        try:
-            found = any(chooses(one, module) for module in modules)
-        except re.error as e:
-            raise _bad(f"{target!r} is no expression: {e}") from e
-        if not found:
+        alone = len(lora.targets) == 1  # else it is a name, and no expression
+        if alone and not NAME.fullmatch(target) and (fault := fault_of(target, modules)):
+            raise _bad(f"{target!r:.80} {fault}")
+        ends = f".{target}"
+        if not any(chooses(lora, m) if alone else m.endswith(ends) for m in modules):
             known = sorted({module.rsplit(".", 1)[-1] for module in modules})
             raise _bad(
-                f"{target!r} is the name of no projection of this "
-                f"model; wanted {ALL_LINEAR}, a regular expression, or some of {', '.join(known)}"
+                f"{target!r:.80} is the name of no projection of this model; wanted {ALL_LINEAR}, "
+                f"one regular expression, or some of {', '.join(known)}"
             )
 
 

@@ -14,6 +14,7 @@ from .strict import (
     Count,
     Name,
     NotNegative,
+    Patterns,
     Positive,
     Strict,
     Text,
@@ -117,10 +118,11 @@ class Adapter(Strict):
         Annotated[float, AfterValidator(_check_dropout), Field(json_schema_extra={"const": 0})]
         | None
     ) = says("Dropout of adapters", "There is none: 0. Layers are computed twice, and must agree.")
-    target_modules: Name | Annotated[list[Name], Field(min_length=1)] | None = says(
+    target_modules: Name | Patterns | None = says(
         "Adapted projections",
-        "all-linear, a regular expression, or a list of names such as q_proj. An expression is "
-        "held against whole names of modules, a name against their last part.",
+        "all-linear, a regular expression of at most 500 characters, or a list of names such as "
+        "q_proj. An expression is held against whole names of modules, a name against their last "
+        "part.",
     )
     base: Literal["nf4", "int8"] | None = says(
         "Frozen weights as", "Of qlora: the code of the frozen matrices. auto: nf4."

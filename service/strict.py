@@ -89,6 +89,8 @@ def says(title: str, text: str, default: Any = None) -> Any:
 
 Text = Annotated[str, AfterValidator(_check_text)]
 Name = Annotated[Text, StringConstraints(min_length=1)]
+Pattern = Annotated[Text, StringConstraints(min_length=1, max_length=200)]  # of a tensor's name
+Patterns = Annotated[list[Pattern], Field(min_length=1, max_length=100)]
 Count = Annotated[int, Whole(1)]
 Bytes = Annotated[int, Whole(0, (1 << 63) - 1)]  # more cannot be written as JSON for everyone
 Positive = Annotated[float, Number(above=0)]
