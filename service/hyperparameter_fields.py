@@ -15,6 +15,7 @@ from .strict import (
     Name,
     NotNegative,
     Number,
+    Patterns,
     Positive,
     Seed,
     Strict,
@@ -57,7 +58,8 @@ class Hyperparameters(Strict):
         "Weight decay", "Decoupled weight decay of AdamW, 0 to less than 1."
     )
     max_grad_norm: Positive | None = says(
-        "Gradient norm at most", "Longer gradients are scaled down to this norm."
+        "Gradient norm at most",
+        "Longer gradients are scaled down to this norm. Not together with clip_mode none.",
     )
     clip_mode: Literal["exact", "lagged", "per_layer", "none"] | None = says(
         "Clipping",
@@ -177,7 +179,7 @@ class Hyperparameters(Strict):
         "Train small matrices beside the frozen model, instead of the model. auto: the model "
         "itself is trained.",
     )
-    freeze: Annotated[list[Name], Field(min_length=1)] | None = says(
+    freeze: Patterns | None = says(
         "Frozen parameters",
         'Patterns of names of parameters that are not trained, such as ["*.mlp.*"]. * stands for '
         "any part of a name. Not together with adapter. auto: none.",

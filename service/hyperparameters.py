@@ -65,8 +65,10 @@ def settle(
     gradient_accumulation_steps: microbatches of up to 4 rows, packed as many tokens as so many of
     the longest rows take, once the rows are known. compile: dynamic where layers are compiled
     unasked (`compiles`). router_aux_loss_coef: None, as the model's config says. adapter: alpha
-    twice the rank; the base of qlora is nf4. The rest: DEFAULTS.
+    twice the rank; the base of qlora is nf4. max_grad_norm: None where nothing is clipped. The
+    rest: DEFAULTS.
     """
+    defaults = {**DEFAULTS, "max_grad_norm": max_norm(asked.get("clip_mode"))}
     batch = asked.get("batch_size") or min(
         MAX_AUTO_BATCH_ROWS, max(1, num_rows // MIN_AUTO_STEPS_PER_EPOCH)
     )
@@ -79,7 +81,7 @@ def settle(
         "batch_size": batch,
         "learning_rate_multiplier": multiplier,
         "learning_rate": rate,
-        **_with_defaults(asked, DEFAULTS),
+        **_with_defaults(asked, defaults),
         "router_aux_loss_coef": asked.get("router_aux_loss_coef"),
         "gradient_accumulation_steps": min(
             batch, asked.get("gradient_accumulation_steps") or auto_accumulation
@@ -98,6 +100,12 @@ def settle(
         "freeze": asked.get("freeze"),
         **(_with_defaults(asked, DPO_DEFAULTS) if kind == "dpo" else {}),
     }
+
+
+def max_norm(clip_mode: str | None) -> float | None:
+    """What max_grad_norm is when it is left open."""
+    norm: float = DEFAULTS["max_grad_norm"]
+    return None if clip_mode == "none" else norm
 
 
 def _with_defaults(asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +202,9 @@ def check_asked(
             f"max_seq_len is {longest}; the model takes at most {spec.max_positions} tokens.",
             "max_seq_len",
         )
+    if asked.get("clip_mode") == "none" and asked.get("max_grad_norm"):
+        message = f"max_grad_norm is {asked['max_grad_norm']:g}, but clip_mode none clips nothing; "
+        raise refuse(f"{message}leave one of them out.", "max_grad_norm")
     if asked.get("packing") == "off" and asked.get("microbatch_tokens"):
         raise refuse("microbatch_tokens is for packed rows, but packing is off.", "packing")
     if asked.get("eval_every") and not (has_validation or asked.get("sample_prompts")):

@@ -23,7 +23,7 @@ from headrace.engine import (
 from .computing import compiles, compute_dtype
 from .errors import ApiError
 from .estimate import estimate_plan
-from .hyperparameters import check_asked, method_values, row_rules, settle
+from .hyperparameters import DEFAULTS, check_asked, method_values, row_rules, settle
 from .method import kind_of, method_of, place_of_settings, settings_of, speaking_of
 from .prepare_request import PrepareRequest
 from .run_settings import (
@@ -148,7 +148,7 @@ def train_values(
         "compute_dtype": compute_dtype(body, site),
         "state_format": state_format(body),
         "clip_mode": settled["clip_mode"],
-        "max_grad_norm": settled["max_grad_norm"],
+        "max_grad_norm": settled["max_grad_norm"] or DEFAULTS["max_grad_norm"],
         "learning_rate": settled["learning_rate"],
         "lr_schedule": settled["lr_scheduler"],
         "warmup_ratio": settled["warmup_ratio"],

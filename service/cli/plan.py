@@ -58,6 +58,7 @@ GIVEN_BY = {  # fields of the run that have an option
     "device_bytes": "--device-bytes",
     "host_bytes": "--host-bytes",
 }
+ROOM = {"longest_row_tokens": "--tokens", "volumes": "--volume"}  # what is given of rows and box
 OF_METHOD = {  # fields of the run that say something of one method alone, and what asks for it
     **dict.fromkeys(("lora_rank", "lora_alpha", "lora_rslora", "lora_targets"), "method=lora"),
     **dict.fromkeys(("dpo_beta", "dpo_label_smoothing"), "objective=dpo"),
@@ -132,6 +133,10 @@ def run_values(settings: list[str]) -> dict[str, Any]:
 
     known = [field.name for field in fields(TrainConfig)]
     values = dict(map(parse_setting, settings))
+    if values.get("clip_mode") == "none" and "max_grad_norm" in values:
+        raise CliError(
+            "--set max_grad_norm says nothing with clip_mode=none; leave one of them out"
+        )
     asked = {f"{name}={value}" for name, value in values.items()}
     for name in values:
         if name in GIVEN_BY:
@@ -213,8 +218,9 @@ def _of_shape(
         made = make_plan(spec, config, longest_row_tokens=tokens, box=box, job=job)
     except CannotFit as error:
         nearest = nearest_fit(spec, config, longest_row_tokens=tokens, box=box, job=job)
-        words = nearest.in_words(size_of=exact_bytes)
-        raise CliError(f"{error}{'; ' * bool(words)}{words}", Exit.REFUSED) from error
+        words = nearest.in_words(name_of=option_of, size_of=exact_bytes)
+        refused = error.in_words(lambda one: str(replace(one, name=option_of(one.name))))
+        raise CliError(f"{refused}{'; ' * bool(words)}{words}", Exit.REFUSED) from error
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from error
     report = plan_report(made, spec, config, longest_row_tokens=tokens, box=box, job=job)
@@ -224,6 +230,11 @@ def _of_shape(
         "num_trained_params": spec.num_trained_params,
     }
     return {"model": {"family": spec.family, **counts}, "plan": report}
+
+
+def option_of(setting: str) -> str:
+    """The option that gives a setting of a run of a shape or a model."""
+    return {**GIVEN_BY, **ROOM}.get(setting, f"--set {setting}")
 
 
 def exact_bytes(num_bytes: int) -> str:

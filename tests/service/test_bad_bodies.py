@@ -79,6 +79,11 @@ BAD: list[Case] = [
     (old(router_aux_loss_coef=0.1), f"{OLD}.router_aux_loss_coef", "no experts"),
     (lora(target_modules=["x"]), f"{OLD}.adapter.target_modules", "'x' is the name of no"),
     (lora(target_modules="("), f"{OLD}.adapter.target_modules", "'(' is no expression"),
+    (lora(target_modules="(.+)+X"), f"{OLD}.adapter.target_modules", "takes too long"),
+    (lora(target_modules="(x)" * 200), f"{OLD}.adapter.target_modules", "wanted 500 or fewer"),
+    (lora(target_modules=["x"] * 101), f"{OLD}.adapter.target_modules", "wanted 100 or fewer of"),
+    (old(freeze=["x"] * 101), f"{OLD}.freeze", "wanted 100 or fewer of them"),
+    (old(freeze=["*" * 201]), f"{OLD}.freeze.0", "wanted 200 or fewer characters"),
     (lora(target_modules=3), f"{OLD}.adapter.target_modules", "is 3; wanted text or a list"),
     (lora(target_modules=["a", 3]), f"{OLD}.adapter.target_modules.1", "is 3; wanted text"),
     (lora(dropout=0.1), f"{OLD}.adapter.dropout", "is 0.1; layers are computed twice"),
@@ -90,6 +95,12 @@ BAD: list[Case] = [
     (new(learning_rate=10), f"{NEW}.learning_rate", "is 10; wanted a number above 0 and below 10"),
     (new(keep_best=1), f"{NEW}.keep_best", "give a validation_file"),
     (new(eval_every=1), f"{NEW}.eval_every", "needs a validation_file"),
+    (new(max_grad_norm=1.0, clip_mode="none"), f"{NEW}.max_grad_norm", "leave one of them out"),
+    (
+        old(max_grad_norm=0.5, clip_mode="none"),
+        f"{OLD}.max_grad_norm",
+        "is 0.5, but clip_mode none",
+    ),
     (new(beta=0.1), f"{NEW}.beta", "is of method dpo"),
     (dpo(beta=0), f"{DPO}.beta", "is 0; wanted a number above 0 and of at most 2"),
     (dpo(beta="x"), f"{DPO}.beta", "is 'x'; wanted a number"),
@@ -134,6 +145,17 @@ def test_a_refusal_names_the_field_what_was_sent_and_what_is_wanted(
     found = answer.json()["error"]
     assert (answer.status_code, found["param"]) == (400, param), found["message"]
     assert said in found["message"] and found["code"]
+
+
+def test_a_job_that_cannot_fit_is_told_in_the_words_of_jobs(
+    client: httpx2.Client, good: dict[str, Any]
+) -> None:
+    for changes in ({"device_bytes": 1}, {"limits": {"max_wear_share": 1e-9}}):
+        found = client.post("/v1/fine_tuning/plans", json=good | changes).json()["error"]
+        said = found["message"] + found.get("hint", "")
+        assert "batch_size" in said or "limits.max_wear_share" in said
+        for engines in ("batch_rows", "microbatch_rows", "longest_row", " max_wear", "--"):
+            assert engines not in said
 
 
 UPLOAD = {"bytes": 1, "filename": "a", "mime_type": "b", "purpose": "fine-tune"}

@@ -160,6 +160,10 @@ def test_what_is_no_dry_run_is_a_job_or_the_daemons_to_refuse(
         (["--shape", "llama3-8b", "--params", "3"], "--params says nothing of a plan for --shape"),
         (["--shape", "llama3-8b", "--schemes", "--set", "a=1"], "--set says nothing"),
         (["--shape", "llama3-8b", "--set", "batch_rows=3"], "give --rows instead"),
+        (
+            ["--shape", "llama3-8b", "--set", "clip_mode=none", "--set", "max_grad_norm=2"],
+            "says nothing with clip_mode=none",
+        ),
         (["--shape", "llama3-8b", "--set", "clip_mod=none"], "Did you mean 'clip_mode'?"),
         (["--shape", "llama3-8b", "--set", "lora_rank=3"], "without --set method=lora; give that"),
         (["--shape", "llama3-8b", "--set", "dpo_beta=3", "--set", "method=lora"], "objective=dpo"),
