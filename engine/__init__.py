@@ -7,7 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
-from .errors import BadSetting, ExportMismatch, NotFinite, SettingsChanged, StateLost
+from .errors import (
+    BadSetting,
+    ExportMismatch,
+    NotFinite,
+    Refusal,
+    Setting,
+    SettingsChanged,
+    StateLost,
+)
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
     OUTCOME_OF,
@@ -167,6 +175,7 @@ __all__ = [
     "Progress",
     "Rates",
     "RecordLayout",
+    "Refusal",
     "RowFile",
     "RowIndex",
     "RowRules",
@@ -176,6 +185,7 @@ __all__ = [
     "RunResult",
     "SHAPES",
     "STRATEGIES",
+    "Setting",
     "SettingsChanged",
     "StateLost",
     "StepReport",

@@ -87,7 +87,7 @@ def find_changes(
 
 def _variants(plan: Plan, config: TrainConfig, box: Box) -> Iterator[_Variant]:
     twice = 2 * config.batch_rows
-    yield _Variant(f"2 x tokens per step (batch_rows {twice})",
+    yield _Variant(f"2 x tokens per step ({twice} rows)",
                    replace(config, batch_rows=twice), box)  # fmt: skip
     rows = 2 * config.microbatch_rows
     if rows <= config.batch_rows:

@@ -10,6 +10,7 @@ from headrace.storage import NoSpace, VolumeRoom, fit_store
 from .account import JobSize, Wear
 from .additions import needs_kept_grads
 from .config import StateFormat, TrainConfig
+from .errors import Refusal, Setting
 from .homes import Placement
 from .model import ModelSpec
 from .packing import RowLengths
@@ -21,7 +22,7 @@ from .step_cost import StepLoad, StepModel
 from .strategies import with_strategy
 
 
-class CannotFit(ValueError):
+class CannotFit(Refusal):
     """The run needs more of a tier than it was given; the message has the numbers.
 
     `setting` is the field of TrainConfig that bounds it, None for the volumes' room. `needs` are
@@ -29,9 +30,10 @@ class CannotFit(ValueError):
     """
 
     def __init__(
-        self, message: str, *, setting: str | None = None, needs: Mapping[str, int] | None = None
-    ) -> None:
-        super().__init__(message)
+        self, *words: str | Setting, setting: str | None = None,
+        needs: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(*words)
         self.setting = setting
         self.needs = needs or {}
 
@@ -142,9 +144,8 @@ def check_room(spec: ModelSpec, home: Home, box: Box) -> int:
         told.append(error)
     if told:
         first = told[0]
-        raise CannotFit(
-            "; and ".join(map(str, told)), setting=first.setting, needs=first.needs
-        ) from first
+        others = [part for one in told[1:] for part in ("; and ", *one.words)]
+        raise CannotFit(*first.words, *others, setting=first.setting, needs=first.needs) from first
     return num_bytes
 
 
@@ -165,20 +166,19 @@ def check_memory(home: Home) -> None:
     }
     if not short:
         return
-    remedies = []
+    remedies: list[str | Setting] = []
     if "device_bytes" in short:
-        remedies.append(
-            f"lower {_microbatch(sizes.config)}, batch_rows (now {sizes.config.batch_rows}) or the "
-            "length of the rows, or raise device_bytes"
-        )
+        batch = Setting("batch_rows", sizes.config.batch_rows)
+        remedies += ["; lower ", _microbatch(sizes.config), ", ", batch, " or the length of the "
+                     "rows, or raise ", Setting("device_bytes")]  # fmt: skip
     if "host_bytes" in short:
-        drops = placement.keep_grads and _may_drop_grads(placement, sizes)
-        remedies.append(
-            "raise host_bytes"
-            + (", or choose clip_mode per_layer or none, which keep no gradients" if drops else "")
-        )
+        remedies += ["; and raise " if remedies else "; raise ", Setting("host_bytes")]
+        if placement.keep_grads and _may_drop_grads(placement, sizes):
+            remedies += [", or choose ", Setting("clip_mode"), " per_layer or none, which keep no "
+                         "gradients"]  # fmt: skip
     raise CannotFit(
-        f"{run} needs {', and '.join(short.values())}; {'; and '.join(remedies)}",
+        f"{run} needs {', and '.join(short.values())}",
+        *remedies,
         setting=next(iter(short)),
         needs={name: sum(parts.values()) for name, _, parts, _ in tiers if name in short},
     )
@@ -190,10 +190,9 @@ def _may_drop_grads(placement: Placement, sizes: Sizes) -> bool:
     return not needs_kept_grads(sizes.spec, config, placement.tiers)
 
 
-def _microbatch(config: TrainConfig) -> str:
-    if config.microbatch_tokens is None:
-        return f"microbatch_rows (now {config.microbatch_rows})"
-    return f"microbatch_tokens (now {config.microbatch_tokens})"
+def _microbatch(config: TrainConfig) -> Setting:
+    unit = "rows" if config.microbatch_tokens is None else "tokens"
+    return Setting(f"microbatch_{unit}", getattr(config, f"microbatch_{unit}"))
 
 
 def check_wear(wear: Wear, config: TrainConfig) -> None:
@@ -203,16 +202,23 @@ def check_wear(wear: Wear, config: TrainConfig) -> None:
         return
     if wear.share is None:
         raise CannotFit(
-            f"max_wear_share is {limit:g}, but the rated life of the drives is not known, so it "
-            f"cannot be kept; leave it out and bound the bytes with max_bytes_written instead",
+            Setting("max_wear_share"),
+            f" is {limit:g}, but the rated life of the drives is not known, so it cannot be kept; "
+            "leave it out and bound the bytes with ",
+            Setting("max_bytes_written"),
+            " instead",
             setting="max_wear_share",
         )
     if wear.share > limit:
         raise CannotFit(
             f"the job would write {wear.job_bytes / 1e12:.3g} TB, {100 * wear.share:.3g} % of the "
             f"{(wear.rated_bytes or 0) / 1e12:.4g} TB that the drives are rated for, "
-            f"{100 * limit:.3g} % allowed; give it more tokens a step (batch_rows), fewer steps, "
-            f"more host_bytes, or raise max_wear_share",
+            f"{100 * limit:.3g} % allowed; give it more tokens a step (",
+            Setting("batch_rows"),
+            "), fewer steps, more ",
+            Setting("host_bytes"),
+            ", or raise ",
+            Setting("max_wear_share"),
             setting="max_wear_share",
         )
 
@@ -221,7 +227,7 @@ def fit_volumes(spec: ModelSpec, config: TrainConfig, box: Box, scratch: int) ->
     """Bytes of the run's store and its scratch, judged as its creation will; else CannotFit."""
     if not box.volumes:
         raise CannotFit(
-            "a run needs at least one volume for its state and commits; give --volume PATH"
+            "a run needs at least one volume for its state and commits; give ", Setting("volumes")
         )
     try:
         records = [state_record(one, config.state_format) for one in spec.records]

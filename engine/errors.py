@@ -1,5 +1,35 @@
 """Why a run ends without a result, besides what storage and planning raise."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting within a message, so that each surface can say its own name of it.
+
+    `name` is the field of TrainConfig; `now` what it is, where that is told too.
+    """
+
+    name: str
+    now: Any = None
+
+    def __str__(self) -> str:
+        return self.name if self.now is None else f"{self.name} (now {self.now})"
+
+
+class Refusal(ValueError):
+    """A refusal whose message names settings apart; as text it has the names of TrainConfig."""
+
+    def __init__(self, *words: str | Setting) -> None:
+        super().__init__("".join(map(str, words)))
+        self.words = words
+
+    def in_words(self, say: Callable[[Setting], str]) -> str:
+        """The message with its settings as `say` says them."""
+        return "".join(part if isinstance(part, str) else say(part) for part in self.words)
+
 
 class BadSetting(ValueError):
     """A setting that a run cannot have, told to the person who gave it.

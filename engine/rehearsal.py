@@ -14,6 +14,7 @@ from headrace.storage import WriteBudgetSpent
 from .capacity import CannotFit
 from .config import TrainConfig
 from .data import Microbatch, TokenDataset, step_microbatches
+from .errors import Setting
 from .mover import Mover
 from .optimizer import AdamScalars
 from .orders import ordered_visits
@@ -76,7 +77,11 @@ def rehearse(
         raise CannotFit(
             f"memory is short in step {largest.step}, the largest of the run with "
             f"{largest.tokens} tokens and {largest.microbatch_tokens} in a microbatch: {error}. "
-            "Lower batch_rows, microbatch_tokens or the length of the rows, or give more memory"
+            "Lower ",
+            Setting("batch_rows"),
+            ", ",
+            Setting("microbatch_tokens"),
+            " or the length of the rows, or give more memory",
         ) from error
     computed = monotonic()
     _commit(work)

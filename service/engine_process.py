@@ -24,13 +24,14 @@ from typing import Any, Protocol
 from headrace.engine import RunEvent, RunResult, StopReason, TrainConfig, Watch
 from headrace.storage import VolumeConfig
 
+from .asked_as import message_of
 from .channel import Channel
 from .event_log import EventLog
 from .full_disk import is_full
 from .ipc import Finished, Hello, Run, Stop
 from .lockfile import LockFile
 from .pulse import Pulse, rss_bytes
-from .run_events import describe, failure_event, out_of_space_event, result_event, stopped_early
+from .run_events import failure_event, out_of_space_event, result_event, stopped_early
 from .run_limits import RunLimits
 from .tracking import Trackers
 
@@ -150,7 +151,7 @@ def run_one(run: Run, engine: RunJob, commands: Commands, pulse: Pulse) -> int:
         except Exception as error:
             log.exception("job %s failed", run.job_id)
             if _device_is_lost(error):
-                emit(RunEvent(type="message", level="error", message=describe(error)))
+                emit(RunEvent(type="message", level="error", message=message_of(error)))
                 return EXIT_DEVICE
             emit(out_of_space_event(error) if is_full(error) else failure_event(error))
             return EXIT_RENEW

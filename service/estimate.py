@@ -20,17 +20,11 @@ from headrace.engine import (
     plan_report,
 )
 
+from .asked_as import message_of, name_of
 from .errors import ApiError
 from .method import HYPERPARAMETERS
 from .site import Site
 
-# What a create body calls the settings of a run.
-_ASKED_AS = {
-    "batch_rows": "batch_size",
-    "longest_row_tokens": "max_seq_len",
-    "lora_targets": "adapter.target_modules",
-    "max_wear_share": "limits.max_wear_share",
-}
 MEMORY = ("device_bytes", "host_bytes")
 
 
@@ -55,20 +49,19 @@ def estimate_plan(
         fitted = fit_microbatch(spec, config, longest_row_tokens=longest_row_tokens, box=box)
         plan = make_plan(spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job)
     except CannotFit as e:
-        param, hint = _ASKED_AS.get(e.setting or "", e.setting), None
+        param, hint = e.setting and name_of(e.setting), None
         if e.setting is not None:
             better, hint = what_fits(
                 spec, config, site, longest_row_tokens=longest_row_tokens, box=box, job=job
             )
         if e.setting in MEMORY:
             param = better or (e.setting if e.setting in given else None)
-        message = f"The job cannot fit: {e}.".replace("batch_rows", _ASKED_AS["batch_rows"])
+        message = f"The job cannot fit: {message_of(e)}."
         raise ApiError(400, message, param=param, code="cannot_fit", hint=hint) from e
     except StrategyConflict as e:
         raise ApiError(400, f"{e}.", param="strategy", code="strategy_conflict") from e
     except BadSetting as e:
-        name = _ASKED_AS.get(e.setting or "", e.setting)
-        param = f"{HYPERPARAMETERS}.{name}" if name else HYPERPARAMETERS
+        param = f"{HYPERPARAMETERS}.{name_of(e.setting)}" if e.setting else HYPERPARAMETERS
         raise ApiError(400, f"{e}.", param=param, code="invalid_value") from e
     report = plan_report(
         plan, spec, fitted, longest_row_tokens=longest_row_tokens, box=box, job=job
@@ -95,6 +88,6 @@ def what_fits(
     if "longest_row_tokens" in alone:  # a row has all its answers, each of them up to a length
         alone["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
     nearest = replace(nearest, alone=alone)
-    words = nearest.in_words(name_of=lambda name: _ASKED_AS.get(name, name))
+    words = nearest.in_words(name_of=name_of)
     hint = f"{words[:1].upper()}{words[1:]}." if words else None
     return "strategy" if "strategy" in nearest.alone else None, hint

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .asked_as import message_of
 from .errors import ApiError
 from .full_disk import has_room, is_full, patiently
 from .job_state import spec_of
@@ -19,7 +20,6 @@ from .method import kind_of, method_of
 from .origin import continued_spec
 from .prepare_request import PrepareRequest
 from .preparer import Preparer, accept, refusal_of
-from .run_events import describe
 from .settings import Settings
 from .tail import Tail, follow
 
@@ -84,7 +84,7 @@ class PrepareLoop:
             if is_full(error):
                 raise
             log.exception("preparing job %s failed", job.id)
-            message = f"Preparing the job failed: {describe(error)}."
+            message = f"Preparing the job failed: {message_of(error)}."
             await self._fail(job.id, {"code": "internal", "message": message, "param": None})
 
     async def _prepare(self, job: JobRecord) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.engine import RunEvent
 
+from .asked_as import message_of
 from .full_disk import is_full
 from .json_file import write_json
 from .results import error_code
@@ -65,7 +66,7 @@ class Refused(Exception):
     def __init__(
         self, error: Exception, param: str | None, report: "DataReport | None" = None
     ) -> None:
-        super().__init__(str(error))
+        super().__init__(message_of(error))
         self.code = "no_space" if is_full(error) else error_code(type(error).__name__)
         self.param = param
         self.report = report

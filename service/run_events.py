@@ -2,10 +2,7 @@
 
 from headrace.engine import OUTCOME_OF, RunEvent, RunResult, StopReason
 
-
-def describe(error: BaseException) -> str:
-    """The error's message; its kind when it has none."""
-    return str(error) or type(error).__name__
+from .asked_as import message_of
 
 
 def result_event(result: RunResult) -> RunEvent:
@@ -29,10 +26,11 @@ def stopped_early(reason: StopReason) -> RunEvent:
 
 def out_of_space_event(error: BaseException) -> RunEvent:
     """The drive is full: the last commit stays, and the run goes on when it is resumed."""
+    why = message_of(error)
     return RunEvent(
         type="result",
         level="warn",
-        message=f"paused, since the drive is full: {describe(error)}. Free some space and resume.",
+        message=f"paused, since the drive is full: {why}. Free some space and resume.",
         data={"outcome": "paused"},
         durable=True,
     )
@@ -43,10 +41,10 @@ def failure_event(error: BaseException) -> RunEvent:
     return RunEvent(
         type="result",
         level="error",
-        message=describe(error),
+        message=message_of(error),
         data={
             "outcome": "failed",
-            "error": {"type": type(error).__name__, "message": describe(error)},
+            "error": {"type": type(error).__name__, "message": message_of(error)},
         },
         durable=True,
     )

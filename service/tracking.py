@@ -17,8 +17,8 @@ from typing import Any, Protocol, Self
 from headrace.engine import RunEvent
 from headrace.storage import install_line
 
+from .asked_as import message_of
 from .errors import ApiError
-from .run_events import describe
 from .tensorboard_tracker import open_tensorboard
 
 QUEUE_EVENTS = 10_000  # a tracker that is so far behind misses what comes
@@ -90,7 +90,7 @@ class Tracking:
             tracker.close()
         except Exception as error:
             log.exception("%s failed", self._name)
-            self._trouble = describe(error)
+            self._trouble = message_of(error)
 
 
 class Trackers:

@@ -118,7 +118,7 @@ def test_changes_are_what_planning_them_gives() -> None:
     planned = plan(state_tier="nvme", batch_rows=4).forecast.tokens_per_second
     assert more.tokens_per_second == pytest.approx(planned)
     assert more.gain == pytest.approx(planned / now.forecast.tokens_per_second - 1)
-    assert str(more).startswith("2 x tokens per step (batch_rows 4): bound by ")
+    assert str(more).startswith("2 x tokens per step (4 rows): bound by ")
 
 
 def test_no_drive_is_worn_where_memory_is_as_fast() -> None:

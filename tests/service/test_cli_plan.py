@@ -234,7 +234,8 @@ def test_a_run_that_cannot_fit_is_refused_with_what_would(run: Run) -> None:
     code, found = run(*asked)
     assert code == Exit.REFUSED
     said = found["error"]["message"]
-    assert "MiB on the device" in said and "what would fit: device_bytes" in said
+    assert "MiB on the device" in said and "what would fit: --device-bytes" in said
+    assert "--rows (now 4)" in said and "batch_rows" not in said
 
 
 def test_a_strategy_is_planned_by_its_rule(run: Run) -> None:
