@@ -78,7 +78,7 @@ def check_rows(
     index = RowIndex()
     reader = RowReader(objective, columns)
     meter = Meter([file], progress)
-    with RowFile(file) as rows:
+    with RowFile(file, until=until) as rows:
         for text in rows:
             if text.data.strip():
                 num_rows += 1
@@ -97,6 +97,7 @@ def check_rows(
             if enough or time.monotonic() > until or stop():
                 complete = False
                 break
+        complete = complete and not rows.ended_early
         meter.tell()
     return FormCheck(
         form=rows.form,

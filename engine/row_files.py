@@ -4,7 +4,9 @@ What a file is, its first bytes say, never its name. Rows stream: memory holds o
 """
 
 import io
+import math
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,14 +49,17 @@ class RowFile:
 
     DataProblem when the file is of another kind, damaged or cut off. A line or item beyond
     MAX_LINE_BYTES is never held: of a line its beginning comes, an item ends the reading.
+
+    What little was compressed can stand for a line of any length: `until`, on the monotonic clock,
+    the end of such a line is looked for, then the rows end too early.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, until: float = math.inf) -> None:
         self.path = path
         self.size = path.stat().st_size
         with path.open("rb") as file:
             is_table = file.read(len(PARQUET)) == PARQUET
-        self._rows: _Source = _Table(path) if is_table else _Texts(path, self.size)
+        self._rows: _Source = _Table(path) if is_table else _Texts(path, self.size, until)
         self.form = self._rows.form
 
     def __enter__(self) -> Self:
@@ -76,6 +81,11 @@ class RowFile:
         """How much of the file the rows that came are, about: 0 to 1."""
         return self._rows.share_taken
 
+    @property
+    def ended_early(self) -> bool:
+        """Whether the rows ended in a line whose end was not found in time."""
+        return self._rows.ended_early
+
     def describe(self) -> dict[str, Any]:
         """Name, bytes, SHA-256 of what was read, and the form of the file."""
         return {
@@ -90,6 +100,7 @@ class _Source(Protocol):
     """What gives rows, by the kind of file."""
 
     form: str
+    ended_early: bool
 
     def __iter__(self) -> Iterator[RowText]: ...
 
@@ -108,6 +119,7 @@ class _Table:
     """The rows of a Parquet file. They lie on no line: line 0, and the number of the row."""
 
     form = "Parquet"
+    ended_early = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,9 +148,11 @@ class _Table:
 class _Texts:
     """The lines of a file, or the items of its array."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, until: float) -> None:
         self._path = path
         self._size = size
+        self._until = until
+        self.ended_early = False
         self._measured = Measured(path)
         self._taken = 0  # bytes of the rows that came, unpacked
         try:
@@ -207,6 +221,9 @@ class _Texts:
             number += 1
             yield RowText(Place(file=self._path.name, line=number), line)
             while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+                if time.monotonic() > self._until:
+                    self.ended_early = True
+                    return
                 line = self._content.readline(MAX_LINE_BYTES + 1)
 
     def _items(self) -> Iterator[RowText]:

@@ -12,6 +12,8 @@ from .errors import ApiError
 SECONDS = 1.0
 BYTES_PER_TOKEN = 4  # of common text; the plan of a job is made again with its real lengths
 MAX_SHOWN = 5
+LOOK_EVERY = 1024  # lines, blank ones too: how often the clock is looked at
+LONG_BYTES = 1 << 20  # behind a longer line it is looked at too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +76,22 @@ def count_rows(path: Path, *, limit_seconds: float) -> Survey:
     """
     until = time.monotonic() + limit_seconds
     rows = longest = total = 0
-    with RowFile(path) as file:
-        for text in file:
+    with RowFile(path, until=until) as file:
+        for number, text in enumerate(file, 1):
             if text.data.strip():
                 rows += 1
                 longest = max(longest, len(text.data))
                 total += len(text.data)
-            if rows % 1024 == 1023 and time.monotonic() > until:
-                guess = round(rows / file.share_taken)
-                return Survey(
-                    num_rows=guess,
-                    longest_bytes=longest,
-                    mean_bytes=total / max(1, rows),
-                    is_estimate=True,
-                )
+            is_time = number % LOOK_EVERY == 0 or len(text.data) > LONG_BYTES
+            if is_time and time.monotonic() > until:
+                is_estimate = True
+                break
+        else:
+            is_estimate = file.ended_early
+        guess = round(rows / max(file.share_taken, 1e-9)) if is_estimate else rows
     return Survey(
-        num_rows=rows, longest_bytes=longest, mean_bytes=total / max(1, rows), is_estimate=False
+        num_rows=guess,
+        longest_bytes=longest,
+        mean_bytes=total / max(1, rows),
+        is_estimate=is_estimate,
     )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from awkward.case import table
 from headrace.engine import row_arrays
 from headrace.engine.data_report import DataProblem
+from headrace.engine.form_check import check_rows
 from headrace.engine.row_files import RowFile
 
 ROWS = [{"text": f'[{i}], "{{ \\ é'} for i in range(5)]
@@ -208,3 +209,18 @@ def test_what_is_not_installed_is_said_with_the_way_to_it(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DataProblem, match=said):
         read(write(tmp_path, content))
+
+
+def test_a_line_without_end_is_given_up_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred bytes of gzip can stand for a line of any length."""
+    monkeypatch.setattr("headrace.engine.row_files.MAX_LINE_BYTES", 300)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(gzip.compress(b'{"text": "One."}\n' + b"x" * 1_000_000 + b'\n{"text": "b"}\n'))
+    with RowFile(path, until=0) as file:
+        assert len(list(file)) == 2 and file.ended_early
+    with RowFile(path) as file:
+        assert len(list(file)) == 3 and not file.ended_early
+    check = check_rows(path, limit_seconds=0, max_problems=None)
+    assert not check.complete

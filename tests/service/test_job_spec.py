@@ -13,7 +13,7 @@ from headrace.service.hyperparameters import settle
 from headrace.service.job_spec import ResolvedJob, Sources, prepare_request, resolve_job
 from headrace.service.schemas import parse_create
 from headrace.service.site import Site, gpus
-from headrace.service.survey import count_rows, survey_file
+from headrace.service.survey import LONG_BYTES, count_rows, survey_file
 from tiny import make_tiny_llama
 
 MAX_POSITIONS = 256
@@ -236,7 +236,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
         "warmup_ratio": 0.1,
         "weight_decay": 0.01,
         "max_grad_norm": 0.5,
-        "clip_mode": "none",
+        "clip_mode": "lagged",
         "router_aux_loss_coef": 0.0,
         "max_steps": 3,
         "loss_chunk": 64,
@@ -261,7 +261,7 @@ def test_what_is_asked_is_what_runs(model_dir: Path, tmp_path: Path) -> None:
     config = TrainConfig.from_dict({"model": "m", "dataset": "d", **job.train_config_values})
     assert (config.batch_rows, config.microbatch_rows, config.num_epochs) == (10, 2, 2)
     assert (config.learning_rate, config.lr_schedule, config.warmup_ratio) == (2e-4, "cosine", 0.1)
-    assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "none")
+    assert (config.weight_decay, config.max_grad_norm, config.clip_mode) == (0.01, 0.5, "lagged")
     assert (config.max_steps, config.loss_chunk_tokens, config.eval_every_steps) == (3, 64, 2)
     assert (config.packing, config.microbatch_tokens) == ("on", 100)
     assert config.router_aux_loss_coef == 0
@@ -500,6 +500,13 @@ def test_long_count_becomes_an_estimate(tmp_path: Path) -> None:
     exact, guess = (count_rows(path, limit_seconds=seconds) for seconds in (60, 0))
     assert (exact.num_rows, exact.is_estimate) == (20_000, False)
     assert guess.is_estimate and abs(guess.num_rows - 20_000) < 200
+
+
+@pytest.mark.parametrize("line", ["", json.dumps({"text": "x" * LONG_BYTES})])
+def test_the_count_ends_in_time_whatever_the_lines_are(tmp_path: Path, line: str) -> None:
+    """Blank lines count for nothing, and long ones are few: neither may keep it from the clock."""
+    (tmp_path / "t.jsonl").write_text(f"{line}\n" * (2000 if not line else 3))
+    assert count_rows(tmp_path / "t.jsonl", limit_seconds=0).is_estimate
 
 
 def test_one_long_row_does_not_make_every_step_long(model_dir: Path, tmp_path: Path) -> None:
