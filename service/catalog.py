@@ -2,13 +2,22 @@
 
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, select
+from sqlalchemy import Column, Connection, Table, and_, delete, insert, select
 
 from . import tables
 from .database import Database, without_seq
-from .jobs import CheckpointRecord, FileRecord, ModelRecord, UnknownId, new_id
+from .jobs import (
+    TERMINAL,
+    CheckpointRecord,
+    FileRecord,
+    InUse,
+    ModelRecord,
+    UnknownId,
+    new_id,
+)
 
 
 class Catalog:
@@ -103,8 +112,8 @@ class Catalog:
         return [FileRecord(**without_seq(row)) for row in self._database.all(over)]
 
     def remove_file(self, file_id: str) -> bool:
-        """Forget a file; whether it was there. Its bytes are the caller's."""
-        return self._database.remove(tables.files, tables.files.c.id == file_id)
+        """Forget a file; whether it was there. Its bytes are the caller's. InUse."""
+        return self._remove_unused(tables.files, tables.files.c.id, file_id)
 
     def add_model(self, *, name: str, path: str, job_id: str) -> ModelRecord:
         """Record the model that a job made; the same name again replaces it."""
@@ -128,5 +137,28 @@ class Catalog:
         return ModelRecord(**without_seq(row)) if row else None
 
     def remove_model(self, name: str) -> bool:
-        """Forget a model; whether it was there. Its folder is the caller's."""
-        return self._database.remove(tables.models, tables.models.c.name == name)
+        """Forget a model; whether it was there. Its folder is the caller's. InUse."""
+        return self._remove_unused(tables.models, tables.models.c.name, name)
+
+    def jobs_using(self, name: str) -> list[str]:
+        """Ids of jobs that have not ended and read this file or start from this model."""
+        return self._database.read(partial(_users, name))
+
+    def _remove_unused(self, table: Table, column: Column[str], name: str) -> bool:
+        """In one transaction, so that no job comes to use it in between."""
+
+        def change(c: Connection) -> bool:
+            if users := _users(name, c):
+                raise InUse(name, users)
+            return c.execute(delete(table).where(column == name)).rowcount > 0
+
+        return self._database.write(change)
+
+
+def _users(name: str, c: Connection) -> list[str]:
+    jobs = tables.jobs
+    uses = (
+        (jobs.c.training_file == name) | (jobs.c.validation_file == name) | (jobs.c.model == name)
+    )
+    question = select(jobs.c.id).where(uses, jobs.c.status.not_in(TERMINAL))
+    return [str(job_id) for job_id in c.execute(question).scalars()]

@@ -11,7 +11,8 @@ from .contract import Daemon, Resolved
 from .errors import ApiError
 from .files import require_rows
 from .job_table import Replay
-from .jobs import JobRecord, new_id
+from .jobs import JobRecord, UnknownId, new_id
+from .journal import Journal
 from .method import speaking_of
 from .origin import Continuation, follow
 from .schemas import CreateJob
@@ -41,7 +42,13 @@ class Creation:
                     raise ApiError(400, message, code="idempotency_key_reused")
                 return job
             body, resolved = await self.resolve(request)
-            job = await journal.call(journal.add_job, _record(body, resolved), replay=replay)
+            record = _record(body, resolved)
+            needs = await journal.call(_needs, record, resolved, journal)
+            try:
+                job = await journal.call(journal.add_job, record, replay=replay, needs=needs)
+            except UnknownId as e:
+                message = f"{e.args[0]!r} was deleted while the job was planned."
+                raise ApiError(400, message, code="deleted_meanwhile") from None
         self._daemon.wake()
         return job
 
@@ -65,6 +72,17 @@ class Creation:
             if body.get(param) is not None:
                 require_rows(journal, body[param], param)
         return body, self._daemon.resolve(body)
+
+
+def _needs(record: JobRecord, resolved: Resolved, journal: Journal) -> list[str]:
+    """The files and the model that must be there when the job is added.
+
+    One that goes on with a state has all it needs beside that; folders have names in no journal.
+    """
+    if isinstance(resolved, Continuation):
+        return []
+    files = [name for name in (record.training_file, record.validation_file) if name]
+    return [*files, record.model] if journal.model(record.model) else files
 
 
 def _record(body: dict[str, Any], resolved: Resolved) -> JobRecord:

@@ -23,7 +23,7 @@ from headrace.storage import sync_directory
 
 from .errors import ApiError
 from .form import Form
-from .jobs import FileRecord, new_id
+from .jobs import FileRecord, InUse, new_id
 from .journal import Journal
 
 FREE_FLOOR_BYTES = 64 << 20  # the journal and the logs need room too
@@ -191,8 +191,7 @@ def remove_file(journal: Journal, file: FileRecord) -> None:
     forgotten the file has not removed it, and whoever dies afterwards leaves nothing behind.
     """
     if users := journal.jobs_using(file.id):
-        message = f"File {file.id} is in use by {', '.join(users)}; cancel that first."
-        raise ApiError(400, message, param="file_id", code="file_in_use")
+        raise _in_use(file, users)
     path = Path(file.path)
     leaving = _incoming(path.parent, file.id)
     leaving.parent.mkdir(parents=True, exist_ok=True)
@@ -200,11 +199,18 @@ def remove_file(journal: Journal, file: FileRecord) -> None:
         path.rename(leaving)
     try:
         journal.remove_file(file.id)
-    except BaseException:
+    except BaseException as error:
         with suppress(FileNotFoundError):
             leaving.rename(path)
+        if isinstance(error, InUse):  # by a job that was made at this moment
+            raise _in_use(file, error.users) from None
         raise
     leaving.unlink(missing_ok=True)
+
+
+def _in_use(file: FileRecord, users: Sequence[str]) -> ApiError:
+    message = f"File {file.id} is in use by {', '.join(users)}; cancel that first."
+    return ApiError(400, message, param="file_id", code="file_in_use")
 
 
 def remove_expired(journal: Journal) -> None:

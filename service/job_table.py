@@ -1,7 +1,7 @@
 """The journal's jobs: adding, finding, moving. A move and its event are one transaction."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 from . import tables
 from .database import Database
 from .event_table import Listener, insert_event
-from .jobs import TERMINAL, EventRecord, JobRecord, Status, check_move
+from .jobs import TERMINAL, EventRecord, JobRecord, Status, UnknownId, check_move
 
 REPLAY_SECONDS = 600  # how long a create request may come again and still mean the first job
 
@@ -36,10 +36,19 @@ class JobTable:
         """Raise what the database raises when it cannot take a write."""
         self._database.write(lambda c: c.execute(delete(tables.requests).where(_too_old())))
 
-    def add_job(self, record: JobRecord, *, replay: Replay | None = None) -> JobRecord:
-        """Add a job, with its first event, and remember the request that made it."""
+    def add_job(
+        self, record: JobRecord, *, replay: Replay | None = None, needs: Collection[str] = ()
+    ) -> JobRecord:
+        """Add a job, with its first event, and remember the request that made it.
+
+        UnknownId when a file or a model that it `needs` was removed since it was looked at.
+        """
 
         def change(c: Connection) -> EventRecord:
+            known = (tables.files.c.id, tables.models.c.name)
+            for name in needs:
+                if not any(c.scalar(select(one).where(one == name)) for one in known):
+                    raise UnknownId(name)
             c.execute(insert(tables.jobs).values(**asdict(record), event_seq=0, worker_seq=0))
             if replay:
                 c.execute(delete(tables.requests).where(tables.requests.c.key == replay.key))
@@ -163,17 +172,6 @@ class JobTable:
         theirs = (jobs.c.id == name) | (jobs.c.engine["state_name"].as_string() == name)
         question = select(jobs).where(theirs).order_by(jobs.c.seq.desc())
         return [_job(row) for row in self._database.all(question)]
-
-    def jobs_using(self, name: str) -> list[str]:
-        """Ids of jobs that have not ended and read this file or start from this model."""
-        jobs = tables.jobs
-        uses = (
-            (jobs.c.training_file == name)
-            | (jobs.c.validation_file == name)
-            | (jobs.c.model == name)
-        )
-        question = select(jobs.c.id).where(uses, jobs.c.status.not_in(TERMINAL))
-        return [str(row["id"]) for row in self._database.all(question)]
 
 
 def _get_job(c: Connection, job_id: str) -> JobRecord:

@@ -35,6 +35,14 @@ class IllegalMove(ValueError):
         self.after = after
 
 
+class InUse(RuntimeError):
+    """A file or a model cannot be removed: `users` are the jobs that have not ended and need it."""
+
+    def __init__(self, name: str, users: list[str]) -> None:
+        super().__init__(f"{name} is in use by {', '.join(users)}")
+        self.users = users
+
+
 class UnknownId(KeyError):
     """A list was asked for what comes after something that is not on it."""
 

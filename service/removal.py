@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from .jobs import ModelRecord
+from .jobs import InUse, ModelRecord
 from .journal import Journal
 from .logs import get_logger
 
@@ -13,10 +13,12 @@ log = get_logger("headrace.api")
 
 
 def remove_model(journal: Journal, model: ModelRecord) -> None:
-    """Forget a model and remove all that its job exported, the GGUF file too. Blocking.
+    """Forget a model and remove all that its job exported, the GGUF file too. Blocking; InUse.
 
     Each folder is renamed first, so that `finish_removals` finds what is left of it.
     """
+    if users := journal.jobs_using(model.name):
+        raise InUse(model.name, users)
     job = journal.job(model.job_id)
     exports = job.engine.get("exports", []) if job else []
     folders = dict.fromkeys([Path(model.path), *(Path(report["path"]) for report in exports)])

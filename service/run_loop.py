@@ -11,6 +11,8 @@ from typing import Any
 from headrace.engine import StopReason
 from headrace.storage import StoreError
 
+from .asked_as import message_of
+from .asked_stop import AskedStop
 from .child import Death
 from .engine_process import EXIT_RENEW
 from .full_disk import RETRY_SECONDS, has_room, is_full, patiently
@@ -20,7 +22,6 @@ from .jobs import IllegalMove, JobRecord, Status
 from .journal import Journal
 from .json_file import read_json, write_json
 from .prepare_loop import is_prepared
-from .run_events import describe
 from .settings import Settings
 from .tail import Tail, follow
 from .worker import Worker
@@ -61,11 +62,17 @@ class RunLoop:
                 await self._run_or_fail(job)
 
     async def stop_job(self, job_id: str, reason: StopReason) -> None:
-        """Cancel or pause: at once, or at the step boundary of the process that runs the job."""
+        """Cancel or pause: at once, or at the step boundary of the process that runs the job.
+
+        What was asked is kept, whatever dies before that. IllegalMove, and KeyError.
+        """
         async with self._moving:
             job = await self._journal.call(self._journal.job, job_id)
             if job and job.status == "running":
+                if self._stops.get(job_id) == "cancel" != reason:
+                    raise IllegalMove(job_id, "being cancelled", STOPPED[reason])
                 self._stops[job_id] = reason
+                await asyncio.to_thread(self._asked_stop(job_id).keep, reason)
                 self._worker.stop_job(job_id, reason)
                 fields = self._journal.set_fields
                 await self._journal.call(fields, job_id, phase="finishing the step")
@@ -102,6 +109,8 @@ class RunLoop:
         """
         for job in await self._journal.call(self._journal.unfinished):
             if job.status == "running":
+                if reason := await asyncio.to_thread(self._asked_stop(job.id).read):
+                    self._stops[job.id] = reason
                 try:
                     await self._journal.call(self._tail(job.id).settle)
                 except Exception as error:
@@ -124,7 +133,8 @@ class RunLoop:
                 told = message if reason == "shutdown" else None
                 move = self._journal.move
                 await self._journal.call(move, job_id, STOPPED[reason], message=told, phase=None)
-            self._stops.pop(job_id, None)
+            if self._stops.pop(job_id, None):
+                await asyncio.to_thread(self._asked_stop(job_id).forget)
 
     async def _take_next(self) -> JobRecord | None:
         async with self._moving:
@@ -152,11 +162,13 @@ class RunLoop:
 
     async def _fail_to_follow(self, job: JobRecord, error: Exception) -> None:
         log.error("job %s cannot be followed", job.id, exc_info=error)
-        message = f"The daemon failed to follow the job: {describe(error)}."
+        message = f"The daemon failed to follow the job: {message_of(error)}."
         await self._fail(job.id, "internal", message)
 
     async def _run(self, job: JobRecord) -> None:
         """Give the job to the worker until it has an end that is not the worker's."""
+        if job.id not in self._stops:
+            await asyncio.to_thread(self._asked_stop(job.id).forget)  # of a run before
         tail = self._tail(job.id)
         best_step, deaths = job.engine.get("step", 0), 0
         while True:
@@ -235,6 +247,9 @@ class RunLoop:
             was_full = True
             await asyncio.sleep(RETRY_SECONDS)
         return was_full
+
+    def _asked_stop(self, job_id: str) -> AskedStop:
+        return AskedStop(self._settings.jobs_dir / job_id)
 
     def _tail(self, job_id: str) -> Tail:
         job_dir = self._settings.jobs_dir / job_id

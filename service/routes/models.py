@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path
 from ..answers import Deleted, Model, ModelList
 from ..contract import Daemon
 from ..errors import ApiError, not_found
+from ..jobs import InUse
 from ..model_names import NamedModel, find_model, known_models
 from ..removal import remove_model
 from ..shapes import model_object
@@ -41,10 +42,11 @@ def delete(name: Name, daemon: TheDaemon) -> dict[str, Any]:
     if made is None:
         message = f"Model {name!r} is not a finished job's; only those are deleted here."
         raise ApiError(400, message, param="model", code="not_deletable")
-    if users := daemon.journal.jobs_using(name):
-        message = f"Model {name!r} is in use by {', '.join(users)}; cancel that first."
-        raise ApiError(400, message, param="model", code="model_in_use")
-    remove_model(daemon.journal, made)
+    try:
+        remove_model(daemon.journal, made)
+    except InUse as e:
+        message = f"Model {name!r} is in use by {', '.join(e.users)}; cancel that first."
+        raise ApiError(400, message, param="model", code="model_in_use") from None
     return {"id": model.name, "object": "model", "deleted": True}
 
 

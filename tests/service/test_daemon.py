@@ -16,15 +16,19 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from fake_engine import undisturbed_weight
+from fakes_daemon import some_job
 from headrace.service import full_disk, preparer, run_loop
+from headrace.service.asked_stop import AskedStop
 from headrace.service.child import child_environment
 from headrace.service.daemon import Daemon
 from headrace.service.data_dir import DaemonRunning, DataDirUnusable
 from headrace.service.database import migrate
 from headrace.service.events import Hub
+from headrace.service.jobs import IllegalMove
 from headrace.service.journal import Journal
 from headrace.service.lockfile import LockFile
 from headrace.service.tail import Tail
+from headrace.service.worker import Worker
 from headrace.storage import StoreError
 from real_daemon import (
     add_job,
@@ -287,6 +291,44 @@ def test_cancel_of_a_running_and_of_a_paused_job(tmp_path: Path) -> None:
         assert job(daemon, paused).status == "cancelled"
 
     use(make_daemon(tmp_path, script={"steps": 10_000}), body)
+
+
+def test_a_cancel_is_not_undone_by_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until_status(daemon, job_id, "running")
+        with monkeypatch.context() as patch:  # the step in hand is a long one
+            patch.setattr(Worker, "stop_job", lambda *_: None)
+            await daemon.stop_job(job_id, "pause")
+            await daemon.stop_job(job_id, "cancel")
+            with pytest.raises(IllegalMove, match="being cancelled"):
+                await daemon.stop_job(job_id, "pause")
+        await daemon.stop_job(job_id, "cancel")
+        await until_status(daemon, job_id, "cancelled", "paused")
+        assert job(daemon, job_id).status == "cancelled"
+        await until(lambda: not (daemon.settings.jobs_dir / job_id / "stop.json").exists())
+
+    use(make_daemon(tmp_path, script={"steps": 10_000}), body)
+
+
+@pytest.mark.parametrize(("asked", "becomes"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_what_was_asked_outlives_the_death_of_daemon_and_worker(
+    tmp_path: Path, asked: Any, becomes: str
+) -> None:
+    daemon = make_daemon(tmp_path)
+    job_dir = daemon.settings.jobs_dir / "ftjob-1"
+    job_dir.mkdir(parents=True)
+    AskedStop(job_dir).keep(asked)
+    journal = Journal.open(daemon.settings.database_path, Hub())
+    journal.add_job(some_job(id="ftjob-1", status="running"))
+    journal.close()
+
+    async def body(daemon: Daemon) -> None:
+        await until_status(daemon, "ftjob-1", becomes, "failed", "succeeded")
+        assert job(daemon, "ftjob-1").status == becomes
+        await until(lambda: AskedStop(job_dir).read() is None)
+
+    use(daemon, body)
 
 
 def test_cancel_is_kept_when_the_worker_dies_before_it_obeys(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from headrace.service.errors import ApiError
 from headrace.service.events import Hub
 from headrace.service.files import Incoming, Received
 from headrace.service.form import Form
-from headrace.service.jobs import FileRecord
+from headrace.service.jobs import FileRecord, UnknownId
 from headrace.service.journal import Journal
 
 TYPE = "multipart/form-data; boundary=xx"
@@ -235,6 +235,25 @@ def test_a_removal_that_cannot_be_recorded_is_undone(
     with pytest.raises(ZeroDivisionError):
         files.remove_file(journal, file)
     assert Path(file.path).exists()
+
+
+def test_a_file_that_a_job_comes_to_use_meanwhile_stays(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stored(journal, tmp_path, expires_at=5)
+    job = journal.add_job(some_job(training_file=file.id), needs=[file.id])
+    monkeypatch.setattr(Journal, "jobs_using", lambda *_: [])  # it looked before there was one
+    with pytest.raises(ApiError, match=job.id):
+        files.remove_file(journal, file)
+    assert journal.file(file.id) and Path(file.path).exists()
+
+
+def test_no_job_is_made_of_a_file_that_goes_meanwhile(journal: Journal, tmp_path: Path) -> None:
+    file = stored(journal, tmp_path, expires_at=5)
+    files.remove_file(journal, file)
+    with pytest.raises(UnknownId, match=file.id):
+        journal.add_job(some_job(training_file=file.id), needs=[file.id])
+    assert journal.jobs() == []
 
 
 def test_a_file_in_use_stays(journal: Journal, tmp_path: Path) -> None:
