@@ -56,7 +56,7 @@ class DatasetCache:
         training_key = training.key if training else None
         key = content_key(files, tokenizer=tokenizer_key, training=training_key, **options)
         entry = self._folder / key
-        if (entry / INDEX).exists():
+        if all((entry / name).exists() for name in (*FILES, INDEX)):  # else one half removed
             os.utime(entry)
             _link(entry, out_dir)
             report = DataReport.from_dict(json.loads((out_dir / REPORT).read_bytes()))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ApiError, did_you_mean
+from .errors import ApiError, did_you_mean, printable
 from .journal import Journal
 
 
@@ -23,18 +23,16 @@ class NamedModel:
 
 
 def base_models(roots: Sequence[Path]) -> Iterator[NamedModel]:
-    """The folders of the models directories that hold a model, by name; the first root wins."""
+    """The folders of the models directories that hold a model, by name; the first root wins.
+
+    What cannot be looked at, such as the `lost+found` of a drive, holds none.
+    """
     seen: set[str] = set()
     for root in roots:
-        for path in sorted(root.iterdir()) if root.is_dir() else ():
-            if path.name not in seen and _holds_model(root, path):
+        for path in _entries(root):
+            if path.name not in seen and (model := _model_at(root, path)):
                 seen.add(path.name)
-                yield NamedModel(
-                    name=path.name,
-                    path=path,
-                    created=int(path.stat().st_mtime),
-                    is_fine_tuned=False,
-                )
+                yield model
 
 
 def known_models(roots: Sequence[Path], journal: Journal) -> list[NamedModel]:
@@ -75,6 +73,22 @@ def unknown_model(name: str, roots: Sequence[Path], journal: Journal) -> ApiErro
     return ApiError(400, message, param="model", code="model_not_found")
 
 
-def _holds_model(root: Path, path: Path) -> bool:
-    inside = path.resolve().is_relative_to(root.resolve())
-    return inside and ((path / "config.json").is_file() or any(path.glob("*.gguf")))
+def _entries(root: Path) -> list[Path]:
+    """What lies in a directory; nothing where it is not there, or cannot be read."""
+    try:
+        return sorted(root.iterdir())
+    except OSError:
+        return []
+
+
+def _model_at(root: Path, path: Path) -> NamedModel | None:
+    """The model in that folder. A name that is no text, as bytes on a disk may be, names none."""
+    try:
+        inside = path.resolve().is_relative_to(root.resolve())
+        held = inside and ((path / "config.json").is_file() or any(path.glob("*.gguf")))
+        created = int(path.stat().st_mtime)
+    except (OSError, RuntimeError):  # a link that leads to itself is a RuntimeError before 3.13
+        return None
+    if not held or printable(path.name) != path.name:
+        return None
+    return NamedModel(name=path.name, path=path, created=created, is_fine_tuned=False)

@@ -1,6 +1,7 @@
 """Removing what jobs made: whoever dies half-way leaves nothing that nobody knows of."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from .jobs import InUse, ModelRecord
@@ -41,14 +42,20 @@ def finish_removals(jobs_dir: Path) -> None:
         _remove(path, path.parent.name)
 
 
+def discard(path: Path) -> None:
+    """Remove a file, a link or a whole tree; nothing where there is none. OSError."""
+    with suppress(FileNotFoundError):
+        path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
+
+
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}{REMOVED}")
 
 
 def _remove(path: Path, name: str) -> None:
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
+    if not path.exists():
         log.info("the deleted model had no folder any more", model=name, path=str(path))
+    try:
+        discard(path)
     except OSError as e:
         log.warning("a deleted model's folder stays", model=name, path=str(path), reason=str(e))

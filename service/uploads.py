@@ -5,7 +5,6 @@ was started anew. What belongs to no upload under way is removed at start.
 """
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from .errors import ApiError, not_found
 from .filenames import safe_name
 from .files import Incoming
 from .jobs import FileRecord, PartRecord, UploadRecord, new_id
+from .removal import discard
 from .upload_schemas import CompleteUpload, CreateUpload
 
 LIFE_SECONDS = 3600  # of an upload, from its creation; as in the OpenAI API
@@ -140,12 +140,12 @@ class Uploads:
         for upload in journal.pending_uploads():
             kept[upload.id] = {part.id for part in journal.parts(upload.id)}
             (self._files_dir / upload.file_id).unlink(missing_ok=True)  # of a daemon of old
-        for path in self._folder("").glob("*/*"):
-            if path.name not in kept.get(path.parent.name, ()):
-                path.unlink()
         for folder in self._folder("").glob("*"):
             if folder.name not in kept:
-                folder.rmdir()
+                discard(folder)
+        for path in self._folder("").glob("*/*"):
+            if path.name not in kept[path.parent.name]:
+                discard(path)
 
     def _place(self, upload: UploadRecord, part: PartRecord, path: Path) -> PartRecord:
         """Give a part its place until the upload ends. ApiError (400): too many of them."""
@@ -179,11 +179,11 @@ class Uploads:
                 expires_after=upload.file_expires_after,
                 record=partial(journal.complete_upload, upload.id, request.part_ids),
             )
-        shutil.rmtree(self._folder(upload.id))
+        discard(self._folder(upload.id))
 
     def _end(self, upload: UploadRecord, status: str) -> None:
         self._daemon.journal.end_upload(upload.id, status)
-        shutil.rmtree(self._folder(upload.id), ignore_errors=True)  # there may be no part yet
+        discard(self._folder(upload.id))
         (self._files_dir / upload.file_id).unlink(missing_ok=True)
 
     def _folder(self, upload_id: str) -> Path:

@@ -92,10 +92,12 @@ def test_data_sets_that_were_not_used_for_long_go_and_jobs_keep_theirs(tmp_path:
     assert all(len(tokens(tmp_path / f"out{i}")) == 1 for i in range(5))
 
 
-def test_an_entry_that_is_not_whole_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [dataset_cache.INDEX, dataset_cache.FILES[0]])
+def test_an_entry_that_is_not_whole_is_made_again(tmp_path: Path, lost: str) -> None:
+    """Its maker died before it was, or its remover half-way."""
     file = write(tmp_path / "rows.jsonl", *ROWS)
     made = prepare(tmp_path, file)
-    (tmp_path / "cache" / made.key / dataset_cache.INDEX).unlink()
+    (tmp_path / "cache" / made.key / lost).unlink()
     assert not prepare(tmp_path, file).from_cache
     assert prepare(tmp_path, file).from_cache
 

@@ -217,10 +217,12 @@ def test_an_upload_goes_on_after_a_restart_and_leftovers_go(tmp_path: Path) -> N
     stray, foreign = folder / upload_id / "part_stray", folder / "upload_gone" / "part_x"
     unlisted = tmp_path / "files" / upload_id.replace("upload_", "file-")
     foreign.parent.mkdir()
-    for path in (stray, foreign, unlisted):
+    odd, odder = folder / "a file", folder / upload_id / "a folder" / "in it"
+    odder.parent.mkdir()
+    for path in (stray, foreign, unlisted, odd, odder):
         path.write_bytes(b"x")
     with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url, timeout=60) as client:
-        assert not any(path.exists() for path in (stray, foreign.parent, unlisted))
+        assert not any(path.exists() for path in (stray, foreign.parent, unlisted, odd, odder))
         file = complete(client, upload_id, part_ids).json()["file"]
         assert client.get(f"/v1/files/{file['id']}/content").content == WHOLE
 
