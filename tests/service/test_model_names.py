@@ -18,7 +18,7 @@ def folder(root: Path, name: str) -> Path:
 def test_what_cannot_be_looked_at_holds_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A drive has a `lost+found` that its owner alone may look into; links may lead to themselves."""
+    """A drive has a `lost+found` that root alone may look into; a link may lead to itself."""
     folder(tmp_path, "good")
     folder(tmp_path, "größe")
     folder(tmp_path, os.fsdecode(b"no-text-\xff"))
