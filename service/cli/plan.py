@@ -1,7 +1,7 @@
 """`headrace plan`: what a run would be and cost, on this box or one that is described."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ import typer
 from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, print_json
 from .plan_view import show_plan, show_schemes
+from .run_settings import exact_bytes, option_of, run_values
 from .serve import Config, DataDir, load_settings
 
 if TYPE_CHECKING:
@@ -51,18 +52,6 @@ IDLE_OPTIONS = {
     "--model": ("layers", "params"),
     "--shape": ("params",),
 }  # fmt: skip
-GIVEN_BY = {  # fields of the run that have an option
-    "batch_rows": "--rows",
-    "microbatch_rows": "--microbatch-rows",
-    "strategy": "--strategy",
-    "device_bytes": "--device-bytes",
-    "host_bytes": "--host-bytes",
-}
-ROOM = {"longest_row_tokens": "--tokens", "volumes": "--volume"}  # what is given of rows and box
-OF_METHOD = {  # fields of the run that say something of one method alone, and what asks for it
-    **dict.fromkeys(("lora_rank", "lora_alpha", "lora_rslora", "lora_targets"), "method=lora"),
-    **dict.fromkeys(("dpo_beta", "dpo_label_smoothing"), "objective=dpo"),
-}
 
 
 def plan(
@@ -121,31 +110,6 @@ def plan(
         values |= {"device_bytes": here.device_bytes, "host_bytes": here.host_bytes}
         report = _of_shape(_spec(shape, layers, model), found, values, tokens, steps)
     print_json(report) if as_json else show_plan(report)
-
-
-def run_values(settings: list[str]) -> dict[str, Any]:
-    """Fields of a run from NAME=VALUE. CliError for what is no field, for one that has an option of
-    its own, or that is of a method that is not asked for."""
-    from headrace.engine import TrainConfig
-
-    from ..errors import did_you_mean
-    from .settings import parse_setting
-
-    known = [field.name for field in fields(TrainConfig)]
-    values = dict(map(parse_setting, settings))
-    if values.get("clip_mode") == "none" and "max_grad_norm" in values:
-        raise CliError(
-            "--set max_grad_norm says nothing with clip_mode=none; leave one of them out"
-        )
-    asked = {f"{name}={value}" for name, value in values.items()}
-    for name in values:
-        if name in GIVEN_BY:
-            raise CliError(f"--set {name}: give {GIVEN_BY[name]} instead")
-        if name not in known:
-            raise CliError(f"--set {name}: a run has no such field.{did_you_mean(name, known)}")
-        if (wanted := OF_METHOD.get(name)) and wanted not in asked:
-            raise CliError(f"--set {name} says nothing without --set {wanted}; give that too")
-    return values
 
 
 def refuse_idle(context: typer.Context) -> None:
@@ -230,17 +194,6 @@ def _of_shape(
         "num_trained_params": spec.num_trained_params,
     }
     return {"model": {"family": spec.family, **counts}, "plan": report}
-
-
-def option_of(setting: str) -> str:
-    """The option that gives a setting of a run of a shape or a model."""
-    return {**GIVEN_BY, **ROOM}.get(setting, f"--set {setting}")
-
-
-def exact_bytes(num_bytes: int) -> str:
-    """A size that the options take, and no less: in MiB where that is a whole number."""
-    whole, rest = divmod(num_bytes, 1 << 20)
-    return f"{num_bytes}" if rest else f"{whole}MiB"
 
 
 def _of_job(

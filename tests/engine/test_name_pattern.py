@@ -21,7 +21,7 @@ def test_an_expression_that_would_take_for_ever_is_refused(pattern: str) -> None
     assert "takes too long" in (fault_of(pattern, NAMES) or "")
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{9999999999}", "(" * 200 + ")" * 200, r"\\1"])
+@pytest.mark.parametrize("pattern", ["(", "a{9999999999}", r"\1", "*a"])
 def test_what_is_no_expression_is_told(pattern: str) -> None:
     assert (fault_of(pattern, NAMES) or "").startswith("is no expression: ")
 
