@@ -86,6 +86,13 @@ class Tokens:
         same = [hmac.compare_digest(entry["sha256"], digest) for entry in entries]
         return entries[same.index(True)] if any(same) else None
 
+    def knows(self, entry: Mapping[str, Any]) -> bool:
+        """Whether the token of that entry is still good."""
+        try:
+            return any(one["sha256"] == entry["sha256"] for one in self.entries())
+        except TokensDamaged:
+            return False
+
     def note_use(self, entry: Mapping[str, Any]) -> None:
         """Remember that the token was used now; `keep_uses` makes it last."""
         self._uses[entry["sha256"]] = int(time.time())

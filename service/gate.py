@@ -5,7 +5,9 @@ Pure ASGI, so that streams pass through untouched.
 
 import re
 import time
+from collections.abc import Mapping
 from math import ceil
+from typing import Any
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,6 +23,7 @@ from .front import OPEN_PATHS, new_request_id
 from .logs import get_logger
 from .sessions import Sessions, let_in
 
+LOOK_SECONDS = 5  # how often an answer that lasts looks whether its token is still good
 MAX_BODY_BYTES = 1 << 20  # of anything that is not an upload
 TOKEN_NAME = "headrace.token_name"  # in a request's scope, for the log
 UPLOAD_PATHS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
@@ -84,7 +87,8 @@ class Gate:
         headers = Headers(scope=scope)
         try:
             if scope["path"] not in OPEN_PATHS and not _may_scrape(scope):
-                self._admit(scope, headers)
+                entry = self._admit(scope, headers)
+                send = send if entry is None else self._while_known(entry, send)
             if not UPLOAD_PATHS.fullmatch(scope["path"]):
                 receive = _limited(receive, headers)
         except ApiError as e:
@@ -97,13 +101,16 @@ class Gate:
         else:
             await self._app(scope, receive, send)
 
-    def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Let a request through whose token or session may do what it asks, or raise ApiError."""
+    def _admit(self, scope: Scope, headers: Headers) -> dict[str, Any] | None:
+        """Let a request through whose token or session may do what it asks, or raise ApiError.
+
+        The token's entry; None where none is wanted.
+        """
         method, path = scope["method"], scope["path"]
         entry = None
         if self._tokens.entries():
             if LOGIN_PATHS.fullmatch(path):
-                return
+                return None
             shows_token = "authorization" in headers or "api-key" in headers
             entry = None if shows_token else let_in(self._sessions, method, headers)
         entry = entry or auth.check(self._tokens, headers, address_of(scope))
@@ -111,6 +118,21 @@ class Gate:
         if entry is not None:
             scope[TOKEN_NAME] = entry["name"]
             self._tokens.note_use(entry)
+        return entry
+
+    def _while_known(self, entry: Mapping[str, Any], send: Send) -> Send:
+        """A `send` for as long as the token is not revoked: streams and downloads may last."""
+        looked_at = time.monotonic()
+
+        async def send_while_known(message: Message) -> None:
+            nonlocal looked_at
+            if time.monotonic() - looked_at > LOOK_SECONDS:
+                if not self._tokens.knows(entry):
+                    raise ClientDisconnect  # the connection is cut, as if by the other end
+                looked_at = time.monotonic()
+            await send(message)
+
+        return send_while_known
 
 
 def login_url(path: str) -> str:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ..answers import EventPage
@@ -58,6 +59,8 @@ class Stream(EventSourceResponse):
             await super().__call__(scope, receive, send)
         except* SendTimeoutError:
             log.info("dropped a viewer that does not read", path=scope["path"])
+        except* ClientDisconnect:
+            log.info("dropped a viewer whose token was revoked", path=scope["path"])
 
 
 @router.get("", **answers(EventPage, BAD, MISSING))

@@ -1,14 +1,17 @@
 """Who may do what: every route times every scope, in one table."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from fakes_daemon import FakeDaemon, serving
+from headrace.service import gate
 from headrace.service.auth import Tokens
 from headrace.service.errors import ApiError
+from headrace.service.routes import events
 from headrace.service.scopes import SCOPES, Scope, holds, require, wanted
 
 # What each route wants; "open" to everyone, also without a token.
@@ -141,3 +144,27 @@ def test_the_last_use_of_a_token_is_written_down(tmp_path: Path) -> None:
     tokens.keep_uses()
     assert set(Tokens(tmp_path / "tokens.json").last_used()) == {entry["sha256"]}
     assert used not in (tmp_path / "tokens-used.json").read_text()
+
+
+def test_an_open_stream_ends_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(events, "PING_SECONDS", 0.1)
+    tokens = Tokens(tmp_path / "tokens.json")
+    kept, gone = tokens.create("kept"), tokens.create("gone")
+    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url) as client:
+
+        def watch(token: str) -> AbstractContextManager[httpx2.Response]:
+            return client.stream(
+                "GET", "/status/stream", headers={"authorization": f"Bearer {token}"}
+            )
+
+        with watch(kept) as other, watch(gone) as stream:
+            lines, others = stream.iter_lines(), other.iter_lines()
+            assert next(lines) and next(others)
+            tokens.revoke(gone[:11])
+            with pytest.raises(httpx2.RemoteProtocolError):
+                for _ in lines:
+                    pass
+            assert any("ping" in line for line in others)
