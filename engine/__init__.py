@@ -6,7 +6,7 @@ The public names are imported on first use: planning and configuration need no t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .config import NUM_ANSWERS, Objective, StrategyName, TrainConfig
+from .config import MAX_LEARNING_RATE, NUM_ANSWERS, Objective, StrategyName, TrainConfig
 from .errors import (
     BadSetting,
     ExportMismatch,
@@ -18,6 +18,7 @@ from .errors import (
 )
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .report import (
+    FEWEST_ROWS,
     OUTCOME_OF,
     ROW_LOSS_KINDS,
     LinkReport,
@@ -157,10 +158,12 @@ __all__ = [
     "DatasetCache",
     "DemoData",
     "ExportMismatch",
+    "FEWEST_ROWS",
     "FormCheck",
     "JobSize",
     "LinkReport",
     "Look",
+    "MAX_LEARNING_RATE",
     "ModelError",
     "ModelSpec",
     "NUM_ANSWERS",

@@ -13,6 +13,7 @@ ClipMode = Literal["exact", "lagged", "per_layer", "none"]
 Method = Literal["full", "lora"]
 Objective = Literal["supervised", "dpo"]
 NUM_ANSWERS: Mapping[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
+MAX_LEARNING_RATE = 10  # a rate is below it
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
@@ -158,8 +159,11 @@ class TrainConfig:
             raise BadSetting(
                 f"router_aux_loss_coef is {self.router_aux_loss_coef}; wanted 0 (for none) or more"
             )
-        if not 0 < self.learning_rate < 10:
-            raise BadSetting(f"learning_rate is {self.learning_rate}; wanted 0 < rate < 10")
+        if not 0 < self.learning_rate < MAX_LEARNING_RATE:
+            message = (
+                f"learning_rate is {self.learning_rate}; wanted 0 < rate < {MAX_LEARNING_RATE}"
+            )
+            raise BadSetting(message)
         if not self.max_grad_norm > 0:
             raise BadSetting(f"max_grad_norm is {self.max_grad_norm}; wanted a number above 0")
         if not 0 <= self.warmup_ratio <= 1:

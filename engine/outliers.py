@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from .report import FEWEST_ROWS
 from .row_order import Ints
 
 FAR = 4.0  # robust standard deviations from the middle row
 LISTED = 20  # rows of each kind that are told
-FEWEST_ROWS = 16  # of which any can be said to stand out
 _NEIGHBOURS = 256  # rows by which it is judged how far losses are spread
 _FEWEST_ABOUT, _MOST_ABOUT = 9, 33  # rows whose middle a row is compared with
 _SIGMA = 1.4826  # median absolute deviations in a standard deviation of a normal distribution

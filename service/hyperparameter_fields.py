@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .hyperparameters import DEFAULTS, DPO_DEFAULTS, MAX_RATE
+from headrace.engine import MAX_LEARNING_RATE
+
+from .hyperparameters import DEFAULTS, DPO_DEFAULTS
 from .job_parts import Adapter, EarlyStopping, Every
 from .strict import (
     Count,
@@ -43,7 +45,7 @@ class Hyperparameters(Strict):
         "Epochs",
         "How often every row is seen. auto: 3, fewer where that would pass 10,000 steps.",
     )
-    learning_rate: Annotated[float, Number(above=0, below=MAX_RATE)] | None = says(
+    learning_rate: Annotated[float, Number(above=0, below=MAX_LEARNING_RATE)] | None = says(
         "Learning rate",
         "The highest rate of the run; 1e-5 is a careful start. auto: the base rate times "
         "learning_rate_multiplier. Of both, give one.",

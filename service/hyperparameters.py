@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.engine import ModelSpec, Objective
+from headrace.engine import MAX_LEARNING_RATE, ModelSpec, Objective
 
 from .errors import ApiError
 from .method import HYPERPARAMETERS
@@ -12,7 +12,6 @@ from .method import HYPERPARAMETERS
 BASE_LEARNING_RATE = 1e-5  # what learning_rate_multiplier multiplies
 BASE_ADAPTER_RATE = 2e-4  # likewise, where adapters are trained
 DPO_RATE_SHARE = 0.1  # of both, on preferences: the weights should stay near those before
-MAX_RATE = 10  # a learning rate is below it
 MAX_AUTO_STEPS = 10_000
 MAX_AUTO_EPOCHS = 3
 MAX_AUTO_BATCH_ROWS = 8
@@ -171,10 +170,10 @@ def learning_rate(asked: Mapping[str, Any], kind: Objective) -> tuple[float, flo
         base = float(f"{DPO_RATE_SHARE * base:.12g}")
     if rate is None:
         multiplier = multiplier or 1.0
-        if not 0 < multiplier * base < MAX_RATE:
+        if not 0 < multiplier * base < MAX_LEARNING_RATE:
             raise refuse(
                 f"learning_rate_multiplier is {multiplier:g}, which times {base:g} is a rate of "
-                f"{multiplier * base:g}; wanted a rate above 0 and below {MAX_RATE}.",
+                f"{multiplier * base:g}; wanted a rate above 0 and below {MAX_LEARNING_RATE}.",
                 "learning_rate_multiplier",
             )
         return multiplier * base, multiplier

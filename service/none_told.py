@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from headrace.engine import FEWEST_ROWS
+
 from .jobs import JobRecord
 
-# At most so many rows of an epoch are too few to say of any that it stands out (engine/outliers.py)
-MORE_ROWS_THAN = 15
 BEFORE = "the job is from before Headrace {did}; submit it again to have {what}"
 
 
@@ -18,9 +18,9 @@ def why_no_rows(job: JobRecord) -> str:
         return BEFORE.format(did="kept the losses of rows", what="them")
     if not settled["row_losses"]:
         return "the job was told not to keep the losses of rows (row_losses false)"
-    enough = f"where more than {MORE_ROWS_THAN} rows were seen"
+    enough = f"where {FEWEST_ROWS} rows or more were seen"
     if job.status == "succeeded":
-        return f"rows are compared {enough} in an epoch; this job saw no more"
+        return f"rows are compared {enough} in an epoch; this job saw fewer"
     if job.is_terminal:
         return f"rows are compared at the end of each epoch; the job {_ended(job)} before one"
     return f"rows are compared at the end of each epoch, {enough}; {_stands(job)}"

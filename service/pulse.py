@@ -3,7 +3,6 @@
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from headrace.engine import Look, RunEvent
@@ -94,12 +93,7 @@ class Pulse:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

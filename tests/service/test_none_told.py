@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fakes_daemon import FakeDaemon, serving, some_job
+from headrace.engine import FEWEST_ROWS
 from headrace.engine.outliers import find_outliers
 from headrace.service.hyperparameters import settle
-from headrace.service.none_told import MORE_ROWS_THAN, why_no_rows, why_no_samples
+from headrace.service.none_told import why_no_rows, why_no_samples
 
 DPO = {"type": "dpo"}
 
@@ -28,10 +29,10 @@ def job(status: str = "running", *, asked: dict[str, Any] | None = None, **chang
         (job(asked={"row_losses": False}), "row_losses false"),
         (job(method=DPO), "of preferences (dpo)"),
         (job("queued", engine={}), "the job is queued, at step 0"),
-        (job(), "at the end of each epoch, where more than 15 rows were seen; the job is running, "
+        (job(), "at the end of each epoch, where 16 rows or more were seen; the job is running, "
                 "at step 3 of 9"),
         (job("cancelled"), "the job cancelled at step 3 before one"),
-        (job("succeeded"), "this job saw no more"),
+        (job("succeeded"), "this job saw fewer"),
     ],
 )  # fmt: skip
 def test_rows_that_were_not_told_have_a_reason(found: Any, said: str) -> None:
@@ -56,10 +57,10 @@ def test_texts_that_were_not_written_have_a_reason(found: Any, said: str) -> Non
 
 
 def test_so_few_rows_are_compared_with_none() -> None:
-    for count in (MORE_ROWS_THAN, MORE_ROWS_THAN + 1):
+    for count in (FEWEST_ROWS - 1, FEWEST_ROWS):
         losses = np.linspace(1, 2, count, dtype=np.float32)
         found = find_outliers([(losses, np.arange(count))], count)
-        assert (found is None) == (count == MORE_ROWS_THAN)
+        assert (found is None) == (count < FEWEST_ROWS)
 
 
 def test_the_answers_carry_the_reason(tmp_path: Any) -> None:
