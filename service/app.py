@@ -84,7 +84,8 @@ def create_app(daemon: Daemon) -> FastAPI:
     app.add_exception_handler(IllegalMove, _refuse_move)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_exception_handler(HTTPException, _refuse_http)
-    app.add_exception_handler(OperationalError, _refuse_full)
+    for error in (OperationalError, OSError):
+        app.add_exception_handler(error, _refuse_full)
     return app
 
 
@@ -164,7 +165,7 @@ async def _refuse_move(request: Request, error: Any) -> JSONResponse:
 
 
 async def _refuse_full(request: Request, error: Exception) -> JSONResponse:
-    """507 when the journal has no room for what was asked; nothing of it was done."""
+    """507 when journal or drive have no room for what was asked; nothing of it was done."""
     if not is_full(error):
         raise error
     message = "The data directory is full, so this cannot be recorded."

@@ -18,7 +18,10 @@ from urllib.parse import urlsplit
 from .auth import Tokens
 from .errors import ApiError
 from .json_file import read_or_forget
+from .logs import get_logger
 from .whole_file import write_private
+
+log = get_logger("headrace.api")
 
 COOKIE = "headrace_session"
 PAGE_HEADER = "x-headrace-page"
@@ -37,14 +40,21 @@ class Sessions:
         self._open: dict[str, dict[str, Any]] | None = None
 
     def open(self, token: str) -> str | None:
-        """A new session for a good token: the secret for the cookie. None: the token is unknown."""
+        """A new session for a good token: the secret for the cookie. None: the token is unknown.
+
+        On a drive without room, which people must be able to look at, it lasts as long as the
+        process.
+        """
         entry = self._tokens.find(token)
         if entry is None:
             return None
         secret = secrets.token_urlsafe(32)
         session = {"token": entry["sha256"], "expires_at": int(self._clock()) + LIFE_SECONDS}
         by_end = sorted(self._alive().items(), key=lambda item: -int(item[1]["expires_at"]))
-        self._save(dict([(_digest(secret), session), *by_end[: MAX_SESSIONS - 1]]))
+        try:
+            self._save(dict([(_digest(secret), session), *by_end[: MAX_SESSIONS - 1]]))
+        except OSError as error:
+            log.warning("a session is not written down", reason=str(error))
         return secret
 
     def find(self, secret: str) -> dict[str, Any] | None:
@@ -56,7 +66,7 @@ class Sessions:
         return by_hash.get(session["token"])
 
     def close(self, secret: str) -> None:
-        """End a session; nothing when there is none."""
+        """End a session; nothing when there is none. OSError: it may come back at a restart."""
         kept = dict(self._alive())
         if kept.pop(_digest(secret), None):
             self._save(kept)
@@ -68,8 +78,8 @@ class Sessions:
         return {name: one for name, one in self._open.items() if one["expires_at"] > now}
 
     def _save(self, sessions: dict[str, dict[str, Any]]) -> None:
-        write_private(self._path, json.dumps(sessions))
         self._open = sessions
+        write_private(self._path, json.dumps(sessions))
 
 
 def let_in(sessions: Sessions, method: str, headers: Mapping[str, str]) -> dict[str, Any] | None:

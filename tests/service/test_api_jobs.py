@@ -1,3 +1,4 @@
+import errno
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
@@ -314,16 +315,22 @@ def test_a_running_job_says_when_it_should_end(client: httpx2.Client, daemon: Fa
     assert shown["error"] == {"code": "x", "message": "the drive is full", "param": None}
 
 
+def full_database() -> OperationalError:
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return OperationalError("", None, full)
+
+
+@pytest.mark.parametrize("full", [full_database(), OSError(errno.ENOSPC, "No space left")])
 def test_job_that_the_drive_has_no_room_for_is_refused_with_507(
     daemon: FakeDaemon,
     client: httpx2.Client,
     body: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
+    full: Exception,
 ) -> None:
     def no_room(*_: Any, **__: Any) -> None:
-        full = sqlite3.OperationalError("database or disk is full")
-        full.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise OperationalError("", None, full)
+        raise full
 
     monkeypatch.setattr(daemon.journal, "add_job", no_room)
     assert error(client.post(JOBS, json=body), 507)["code"] == "no_space"

@@ -1,3 +1,4 @@
+import errno
 import json
 from pathlib import Path
 
@@ -161,3 +162,19 @@ def test_an_origin_behind_a_proxy_is_judged_by_the_host_it_names() -> None:
 @pytest.mark.parametrize("cookie", ["", "a=b", f"{COOKIE}=", ";;=;", "\x00=1"])
 def test_a_cookie_that_is_none_of_ours_is_nothing(cookie: str) -> None:
     assert read_cookie({"cookie": cookie}) == ""
+
+
+def test_a_full_drive_keeps_nobody_out_and_nobody_in(
+    sessions: Sessions, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tokens.create("a")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("headrace.service.sessions.write_private", full)
+    secret = opened(sessions, token)
+    assert sessions.find(secret)
+    with pytest.raises(OSError, match="No space"):
+        sessions.close(secret)
+    assert sessions.find(secret) is None
