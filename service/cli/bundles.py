@@ -13,6 +13,7 @@ from ..client import Client
 from .options import DEFAULT_URL, JobId, Json, TokenFile, Url, connect
 from .output import CliError, Exit, console, print_json
 
+PARTS = {"job": dict, "request": dict, "data": list, "exports": list}  # that a replay reads
 OPTIONS = {"training_file": "--train", "validation_file": "--valid"}
 
 
@@ -75,12 +76,15 @@ def read_bundle(path: Path) -> dict[str, Any]:
     """A bundle file; CliError for what is none, or of another format."""
     try:
         told = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CliError(f"cannot read the bundle {path}: {error}") from error
     if not isinstance(told, dict) or told.get("object") != "fine_tuning.job.bundle":
         raise CliError(f"{path} is no bundle; make one with `headrace bundle JOB {path}`")
     if told.get("format") != FORMAT:
         raise CliError(f"{path} is of format {told.get('format')}; this version reads {FORMAT}")
+    for name, kind in PARTS.items():
+        if not isinstance(told.get(name), kind):
+            raise CliError(f"{path} is damaged: it has no {name}; make it again")
     return told
 
 

@@ -39,6 +39,8 @@ def read_job_file(path: Path) -> dict[str, Any]:
         raise CliError(f"cannot read {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
         raise CliError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise CliError(f"{path} is nested too deeply to be read") from error
     except ValueError as error:
         raise CliError(f"{path} is not JSON: {error}") from error
     if not isinstance(body, dict):

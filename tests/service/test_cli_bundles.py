@@ -116,6 +116,9 @@ def test_without_weights_on_paper_nothing_is_the_same() -> None:
         ("[]", "is no bundle"),
         ('{"object": "fine_tuning.job.bundle"}', "is of format None; this version reads 1"),
         (json.dumps(bundle(format=2)), "is of format 2; this version reads 1"),
+        (json.dumps(bundle(request=None)), "is damaged: it has no request"),
+        (json.dumps(bundle())[:-2], "cannot read the bundle"),
+        ("[" * 100_000, "cannot read the bundle"),
     ],
 )
 def test_a_file_that_is_no_bundle_is_refused(

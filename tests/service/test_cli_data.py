@@ -165,6 +165,16 @@ def test_only_the_last_results_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["k2", "k3", "k4"]
 
 
+def test_a_result_that_cannot_be_kept_is_told_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "kept", Path("/proc/kept")):
+        found = result_cache.remembered(folder, "k", lambda: {"a": 1}, fresh=False)
+        assert found == {"a": 1, "cached": False}
+    (tmp_path / "k.json").write_text('{"a": ')
+    assert not result_cache.remembered(tmp_path, "k", lambda: {"a": 1}, fresh=False)["cached"]
+    assert result_cache.remembered(tmp_path, "k", lambda: {"a": 1}, fresh=False)["cached"]
+
+
 @pytest.mark.parametrize("with_model", [False, True])
 def test_ctrl_c_ends_the_reading_and_tells_what_was_seen(
     with_model: bool,
