@@ -1,7 +1,6 @@
 """The HTTP client of the command line: the daemon's routes and its live stream of events."""
 
 import json
-import os
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.storage import file_sha256
 
 from .jobs import TERMINAL
+from .whole_file import in_place_of
 
 if TYPE_CHECKING:  # commands without a daemon need nothing of it
     import httpx2
@@ -185,20 +185,20 @@ class Client:
 
     def download(self, path: str, target: Path) -> int:
         """Write the answer of a GET to `target`, which is there whole or not at all; its bytes."""
-        part = target.with_name(f".{target.name}.part-{os.getpid()}")
         try:
-            with self._http.stream("GET", path, timeout=600) as response, part.open("wb") as file:
-                if response.status_code != 200:
-                    response.read()
-                    _answer(response)
-                for chunk in response.iter_bytes():
-                    file.write(chunk)
-            part.rename(target)
+            with in_place_of(target) as part:
+                self._download(path, part)
         except _broken_off() as error:
             raise self._unreachable(error) from error
-        finally:
-            part.unlink(missing_ok=True)
         return target.stat().st_size
+
+    def _download(self, path: str, part: Path) -> None:
+        with self._http.stream("GET", path, timeout=600) as response, part.open("wb") as file:
+            if response.status_code != 200:
+                response.read()
+                _answer(response)
+            for chunk in response.iter_bytes():
+                file.write(chunk)
 
     def models(self) -> list[dict[str, Any]]:
         """The models that a job can start from."""

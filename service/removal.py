@@ -1,12 +1,11 @@
 """Removing what jobs made: whoever dies half-way leaves nothing that nobody knows of."""
 
-import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from .jobs import InUse, ModelRecord
 from .journal import Journal
 from .logs import get_logger
+from .whole_file import discard
 
 REMOVED = ".removed"
 
@@ -40,12 +39,6 @@ def finish_removals(jobs_dir: Path) -> None:
     """Remove what a process that ended has left of folders that it removed; at start."""
     for path in jobs_dir.glob(f"*/.*{REMOVED}"):
         _remove(path, path.parent.name)
-
-
-def discard(path: Path) -> None:
-    """Remove a file, a link or a whole tree; nothing where there is none. OSError."""
-    with suppress(FileNotFoundError):
-        path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
 
 
 def _aside(path: Path) -> Path:

@@ -18,8 +18,8 @@ from .errors import ApiError, not_found
 from .filenames import safe_name
 from .files import Incoming
 from .jobs import FileRecord, PartRecord, UploadRecord, new_id
-from .removal import discard
 from .upload_schemas import CompleteUpload, CreateUpload
+from .whole_file import discard
 
 LIFE_SECONDS = 3600  # of an upload, from its creation; as in the OpenAI API
 MAX_PART_BYTES = 64 << 20  # likewise

@@ -1,8 +1,11 @@
-"""Writing a small file so that it is there whole, on the drive, or not at all."""
+"""Files and folders that are there whole or not at all, and their removal."""
 
+import glob
 import io
+import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -28,3 +31,29 @@ def write_private(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(path, mode=0o600) as file:
         file.write(text)
+
+
+@contextmanager
+def in_place_of(target: Path) -> Iterator[Path]:
+    """A path beside `target` to make a file or a folder at, which takes its name in the end.
+
+    Nothing is left of it when the block raises; what a process that died has left of `target` goes
+    first. Not synced: for what can be made again.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
+        pid = left.name.rpartition("-")[2]
+        if pid.isascii() and pid.isdecimal() and not Path("/proc", pid).exists():
+            discard(left)
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        yield part
+        part.rename(target)
+    finally:
+        discard(part)
+
+
+def discard(path: Path) -> None:
+    """Remove a file, a link or a whole tree; nothing where there is none. OSError."""
+    with suppress(FileNotFoundError):
+        path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)

@@ -1,6 +1,5 @@
 """Bringing an exported model here: a copy from this machine's disk, or an archive from afar."""
 
-import os
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ..client import Client
+from ..whole_file import in_place_of
 from .output import CliError, Exit
 
 
@@ -24,22 +24,21 @@ def fetch_export(client: Client, job_id: str, checkpoint: str | None, target: Pa
     """Download the archive of a model and unpack it as `target`; its bytes."""
     query = f"?{urlencode({'checkpoint': checkpoint})}" if checkpoint else ""
     path = f"/v1/fine_tuning/jobs/{job_id}/export{query}"
-    archive = target.with_name(f".{target.name}.tar-{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with _whole(target) as part:
+        part.mkdir()
+        archive = part / ".archive.tar"
         client.download(path, archive)
-        with _whole(target) as part, tarfile.open(archive) as files:
-            files.extractall(part, filter="data")
+        try:
+            with tarfile.open(archive) as files:
+                files.extractall(part, filter="data")
+            archive.unlink()
             (folder,) = part.iterdir()  # the archive holds one folder
             for file in folder.iterdir():
                 file.rename(part / file.name)
             folder.rmdir()
-    except tarfile.TarError as error:
-        raise CliError(
-            f"what came from {client.url} is no archive: {error}", Exit.FAILED
-        ) from error
-    finally:
-        archive.unlink(missing_ok=True)
+        except (tarfile.TarError, ValueError) as error:
+            reason = f"what came from {client.url} is no archive of a model: {error}"
+            raise CliError(reason, Exit.FAILED) from error
     return _size(target)
 
 
@@ -50,17 +49,10 @@ def copy_gguf(client: Client, job_id: str, report: Mapping[str, Any] | None, tar
         raise CliError(reason, Exit.REFUSED)
     (name,) = (file["name"] for file in report["files"])
     source = Path(report["path"]) / name
-    target.parent.mkdir(parents=True, exist_ok=True)
     if not source.is_file():
         return client.download(f"/v1/fine_tuning/jobs/{job_id}/export/gguf", target)
-    part = target.with_name(f".{target.name}.part-{os.getpid()}")
-    try:
+    with _whole(target) as part:
         shutil.copyfile(source, part)
-        part.rename(target)
-    except OSError as error:
-        raise CliError(f"cannot write {target}: {error}", Exit.FAILED) from error
-    finally:
-        part.unlink(missing_ok=True)
     return target.stat().st_size
 
 
@@ -87,16 +79,12 @@ def describe_check(report: Mapping[str, Any] | None) -> str:
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `target` at the end and is removed on a failure."""
-    part = target.with_name(f".{target.name}.part-{os.getpid()}")
-    part.parent.mkdir(parents=True, exist_ok=True)
+    """A path to fill, which becomes `target` at the end. CliError where that cannot be written."""
     try:
-        yield part
-        part.rename(target)
+        with in_place_of(target) as part:
+            yield part
     except OSError as error:
         raise CliError(f"cannot write {target}: {error}", Exit.FAILED) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _size(folder: Path) -> int:
