@@ -14,7 +14,7 @@ from .rates import Prices, Rates, VolumeRates
 from .sizes import Sizes
 from .state_record import model_weight_bytes, state_padded_bytes
 from .step_cost import StepModel
-from .visits import sweep_visits
+from .visits import pending_visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +117,11 @@ def commit_cost(model: StepModel, placement: Placement, way: Way, drives: Volume
     device = sum(size for size, tier in homes if tier == "device")
     seconds = (host + device) / drives.write + device / model.rates.d2h
     moved = {"nvme_write": host + device, "d2h": device}
-    visits = sweep_visits(model.spec, placement.on_host) if way == "deferred" else []
+    visits = pending_visits(model.spec, placement.on_host) if way == "deferred" else []
     if visits:
-        sweep = play_visits(model, placement, visits, model.visits(placement, visits), drives)
-        seconds += sweep.seconds
-        moved = {link: moved.get(link, 0) + size for link, size in sweep.link_bytes.items()}
+        extra = play_visits(model, placement, visits, model.visits(placement, visits), drives)
+        seconds += extra.seconds
+        moved = {link: moved.get(link, 0) + size for link, size in extra.link_bytes.items()}
     return Written(bytes=moved["nvme_write"], seconds=seconds, link_bytes=moved)
 
 

@@ -22,7 +22,7 @@ from .model import ModelSpec, RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import settle_microbatch
-from .pending import PendingUpdate, sweep
+from .pending import PendingUpdate, settle_pending
 from .plan import make_plan
 from .rates import Rates
 from .run import describe, deterministic, keep_compiled
@@ -201,7 +201,7 @@ def _time_steps(
             outcomes.append(train_step(work, mover, inputs))
             pending = outcomes[-1].pending
             if timing.commit and pending is not None:
-                sweep(work, mover, pending)
+                settle_pending(work, mover, pending)
                 pending = None
             if timing.commit:  # what the processor still does belongs to this step
                 mover.host_updates.wait_all()

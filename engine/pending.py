@@ -8,7 +8,7 @@ from .gradients import Gradients
 from .model import RecordLayout
 from .mover import Mover
 from .optimizer import AdamScalars, adamw_update
-from .visits import Visit, sweep_visits
+from .visits import Visit, pending_visits
 from .workspace import RingSlot, Workspace
 
 
@@ -16,7 +16,7 @@ from .workspace import RingSlot, Workspace
 class PendingUpdate:
     """An update whose gradients wait in their homes: the factor of each record, and the scalars.
 
-    Applied in the next step's first visit to each record, or by `sweep`.
+    Applied in the next step's first visit to each record, or by `settle_pending`.
     """
 
     factors: dict[str, Tensor]
@@ -28,7 +28,7 @@ class PendingUpdate:
         adamw_update(work.state(layout, slot), grad, self.factors[layout.name], self.scalars)
 
 
-def sweep(work: Workspace, mover: Mover, pending: PendingUpdate) -> None:
+def settle_pending(work: Workspace, mover: Mover, pending: PendingUpdate) -> None:
     """Update every record now: a commit, an evaluation or an export sees the whole last step."""
 
     def compute(visit: Visit, slot: RingSlot | None) -> None:
@@ -39,4 +39,4 @@ def sweep(work: Workspace, mover: Mover, pending: PendingUpdate) -> None:
             slot.done = work.transfer.fence()
 
     mover.drop_writes = False
-    mover.pipeline.run(sweep_visits(work.spec, work.plan.on_host), compute)
+    mover.pipeline.run(pending_visits(work.spec, work.plan.on_host), compute)

@@ -28,7 +28,7 @@ class StepOutcome:
     """What a step did. `skipped`: the gradient was not finite and nothing was changed.
 
     `balance_loss` is that of a mixture's experts, where it is part of what is minimised.
-    `pending` is the update that the next step, or a sweep, owes the records.
+    `pending` is the update that the next step, or what comes before it, owes the records.
     """
 
     totals: Totals

@@ -19,7 +19,7 @@ from .lr_schedule import rate_at
 from .mover import Mover
 from .optimizer import AdamScalars
 from .packing import Arrangement
-from .pending import PendingUpdate, sweep
+from .pending import PendingUpdate, settle_pending
 from .reference import with_reference
 from .rehearsal import rehearse
 from .reminder import Reminder
@@ -210,7 +210,7 @@ class Trainer:
             return 0.0
         self.mover.host_updates.wait_all()  # what the processor still does is of the step
         started = perf_counter()
-        self._sweep()
+        self._settle_pending()
         self.mover.flush_homes()
         self.work.store.commit(self.state.to_metadata(self.config, self._last_report))
         self.committed_step = step
@@ -242,17 +242,17 @@ class Trainer:
             )
         self._warn(message)
 
-    def _sweep(self) -> None:
+    def _settle_pending(self) -> None:
         """Leave nothing pending: what follows reads the weights after the last step."""
         if self._pending is not None:
-            sweep(self.work, self.mover, self._pending)
+            settle_pending(self.work, self.mover, self._pending)
             self._pending = None
 
     def evaluate(self) -> None:
         """Evaluate the present weights and say so, as far as there are data and prompts for it."""
         if self.eval_data is None and self.sampler is None:
             return
-        self._sweep()
+        self._settle_pending()
         if self.eval_data is not None:
             going_on = Reminder(self.emit, "evaluating", self.state.step)
             found = evaluate(self.work, self.mover, self.eval_data, going_on)

@@ -148,7 +148,7 @@ def _held_at_turn(visits: Sequence[Visit], record: int) -> list[Visit]:
     ]
 
 
-def sweep_visits(spec: ModelSpec, on_host: Collection[int] = ()) -> list[Visit]:
+def pending_visits(spec: ModelSpec, on_host: Collection[int] = ()) -> list[Visit]:
     """Every record whose update is pending (none of `on_host` is) updated with the gradient of the
     last step, before a commit or an evaluation."""
     pending = [

@@ -15,8 +15,8 @@ from headrace.engine.visits import (
     Phase,
     Visit,
     host_update_visit,
+    pending_visits,
     step_visits,
-    sweep_visits,
 )
 
 SPEC = shape_spec("llama-8b-vocab-32k", 12)
@@ -117,8 +117,8 @@ def test_every_record_is_updated_once_by_one_of_the_two(way: Any) -> None:
     assert phases == {"backward" if early else "optimizer"}
     assert sorted(by_device + by_processor) == list(range(len(SPEC.records)))
     assert not [visit for visit in visits if visit.record in on_host and visit.pending]
-    swept = [visit.record for visit in sweep_visits(SPEC, on_host)]
-    assert swept == [i for i in range(len(SPEC.records)) if i not in on_host]
+    owed = [visit.record for visit in pending_visits(SPEC, on_host)]
+    assert owed == [i for i in range(len(SPEC.records)) if i not in on_host]
 
 
 def test_forward_waits_for_what_the_processor_has_not_reached() -> None:

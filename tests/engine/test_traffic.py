@@ -75,7 +75,7 @@ def test_a_deferred_update_reads_the_state_instead_of_the_weights(tmp_path: Path
     assert deferred[0] < plan["serial"]["nvme_read"]
     assert moved[0][1] == 0  # nothing was pending yet
     assert moved[1:4] == [deferred] * 3
-    # The commit of the last step sweeps what is pending: the state once more, each way.
+    # The commit of the last step applies what is pending: the state once more, each way.
     assert moved[4] == (deferred[0] + deferred[1], 2 * deferred[1])
 
 
