@@ -21,7 +21,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> FakeDaemon:
 
 @pytest.fixture(scope="module")
 def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
-    with serving(daemon) as url, httpx2.Client(base_url=url) as client:
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield client
 
 

@@ -64,20 +64,24 @@ def test_a_daemon_with_a_damaged_file_says_so_and_stays_closed(
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     bearer = {"authorization": f"Bearer {token}"}
-    with caplog.at_level(logging.ERROR), serving(FakeDaemon(tmp_path)) as url:
-        assert httpx2.get(f"{url}/livez").status_code == 200
-        ready = httpx2.get(f"{url}/readyz")
+    with (
+        caplog.at_level(logging.ERROR),
+        serving(FakeDaemon(tmp_path)) as url,
+        httpx2.Client(base_url=url, timeout=60) as client,
+    ):
+        assert client.get("/livez").status_code == 200
+        ready = client.get("/readyz")
         assert ready.status_code == 503 and str(path) in ready.json()["error"]["reasons"][0]
         for route in ("/", "/login", "/status", "/v1/files", "/static/style.css"):
-            answer = httpx2.get(url + route, headers=bearer)
+            answer = client.get(route, headers=bearer)
             error = answer.json()["error"]
             assert (answer.status_code, error["code"]) == (503, "tokens_damaged"), route
             assert str(path) in error["message"] and "token mend" in error["hint"]
         form = {"token": token, "next": "/"}
-        assert httpx2.post(f"{url}/login", data=form, headers={"origin": url}).status_code == 503
+        assert client.post("/login", data=form, headers={"origin": url}).status_code == 503
         path.write_bytes(whole)
-        assert httpx2.get(f"{url}/v1/files", headers=bearer).status_code == 200
-        assert httpx2.get(f"{url}/v1/files").status_code == 401
+        assert client.get("/v1/files", headers=bearer).status_code == 200
+        assert client.get("/v1/files").status_code == 401
     assert str(path) in caplog.text
 
 
