@@ -7,23 +7,29 @@ from .data_report import DataProblem
 from .row_types import MAX_LINE_BYTES
 
 READ_BYTES = 256 * 1024
+ASK_EVERY = 65_536  # signs
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 QUOTE, COMMA, CLOSE = b'",]'
 OPENING, CLOSING = b"[{", b"]}"
 
 
-def split_array(read: Callable[[int], bytes], *, name: str) -> Iterator[tuple[int, bytes]]:
+def split_array(
+    read: Callable[[int], bytes], *, name: str, enough: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[int, bytes]]:
     """The items of a JSON array, each with the line that it begins on; whether they are JSON is
     not asked, only where they end. DataProblem when the array does not end, or more follows.
 
-    `read` gives the next bytes, at most so many; nothing at the end.
+    `read` gives the next bytes, at most so many; nothing at the end. `enough` is asked now and then
+    within an item, too; where it says so, the items end.
     """
     text = read(READ_BYTES)
     begin = at = text.index(b"[") + 1
     line = 1 + text.count(b"\n", 0, begin)
     depth = 0
     while True:
-        for match in TOKEN.finditer(text, at):
+        for number, match in enumerate(TOKEN.finditer(text, at)):
+            if number % ASK_EVERY == ASK_EVERY - 1 and enough():
+                return
             at, sign = match.start(), text[match.start()]
             if sign == QUOTE and match.end() - at == 1:
                 break  # the string goes on beyond what was read

@@ -50,8 +50,8 @@ class RowFile:
     DataProblem when the file is of another kind, damaged or cut off. A line or item beyond
     MAX_LINE_BYTES is never held: of a line its beginning comes, an item ends the reading.
 
-    What little was compressed can stand for a line of any length: `until`, on the monotonic clock,
-    the end of such a line is looked for, then the rows end too early.
+    What little was compressed can stand for a line of any length, or an item of millions of parts:
+    `until`, on the monotonic clock, the end of such a one is looked for, then the rows end early.
     """
 
     def __init__(self, path: Path, *, until: float = math.inf) -> None:
@@ -83,7 +83,7 @@ class RowFile:
 
     @property
     def ended_early(self) -> bool:
-        """Whether the rows ended in a line whose end was not found in time."""
+        """Whether the rows ended in one whose end was not found in time."""
         return self._rows.ended_early
 
     def describe(self) -> dict[str, Any]:
@@ -214,6 +214,11 @@ class _Texts:
             reason = f"{self._path.name}: its {self._packing} data is damaged or cut off ({error})"
             raise DataProblem(f"{reason}; compress it anew") from error
 
+    def _is_late(self) -> bool:
+        """Whether the rows end here, though the file does not."""
+        self.ended_early = time.monotonic() > self._until
+        return self.ended_early
+
     def _lines(self) -> Iterator[RowText]:
         """Lines with their numbers; of one above the limit, enough to see that it is too long."""
         number = 0
@@ -221,12 +226,11 @@ class _Texts:
             number += 1
             yield RowText(Place(file=self._path.name, line=number), line)
             while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-                if time.monotonic() > self._until:
-                    self.ended_early = True
+                if self._is_late():
                     return
                 line = self._content.readline(MAX_LINE_BYTES + 1)
 
     def _items(self) -> Iterator[RowText]:
-        items = split_array(self._content.read, name=self._path.name)
+        items = split_array(self._content.read, name=self._path.name, enough=self._is_late)
         for number, (line, item) in enumerate(items, 1):
             yield RowText(Place(file=self._path.name, line=line, item=number), item)

@@ -224,3 +224,12 @@ def test_a_line_without_end_is_given_up_in_time(
         assert len(list(file)) == 3 and not file.ended_early
     check = check_rows(path, limit_seconds=0, max_problems=None)
     assert not check.complete
+
+
+@pytest.mark.parametrize("part", [b"[", b"1,", b"{}"])
+def test_an_item_without_end_is_given_up_in_time(tmp_path: Path, part: bytes) -> None:
+    path = tmp_path / "rows.json"
+    path.write_bytes(gzip.compress(b"[[" + part * 2 * row_arrays.ASK_EVERY))
+    with RowFile(path, until=0) as file:
+        assert list(file) == [] and file.ended_early
+    assert not check_rows(path, limit_seconds=0).complete
