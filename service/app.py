@@ -146,6 +146,7 @@ async def _keep_house(daemon: Daemon, uploads: Uploads, tokens: auth.Tokens) -> 
             await daemon.journal.call(files.remove_expired, daemon.journal)
             await uploads.expire()
             await asyncio.to_thread(tokens.keep_uses)
+            await daemon.journal.call(daemon.journal.keep_reserve)
             oldest = time.time() - SECONDS_PER_DAY * daemon.settings.keep_events_days
             await daemon.journal.call(daemon.journal.shorten_stories, ended_before=oldest)
         except (OSError, SQLAlchemyError) as e:

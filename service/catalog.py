@@ -152,7 +152,7 @@ class Catalog:
                 raise InUse(name, users)
             return c.execute(delete(table).where(column == name)).rowcount > 0
 
-        return self._database.write(change)
+        return self._database.write(change, frees=True)
 
 
 def _users(name: str, c: Connection) -> list[str]:

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from sqlalchemy.engine import RowMapping
 from headrace.storage import sync_directory
 
 from .jobs import UnknownId
+from .reserve import Reserve
 
 T = TypeVar("T")
 
@@ -42,24 +44,37 @@ class Database:
 
     Writes are on disk when they return (`synchronous=FULL`). A relaxed write survives the death
     of the process and may be lost with the power: it is for rows that can be had again elsewhere.
+
+    A little room is held back beside the file, for writes that free more: else a full drive could
+    not be told to remove what fills it.
     """
 
     def __init__(self, path: Path) -> None:
         self._engine = _make_engine(path)
         self._writer = ThreadPoolExecutor(1, "journal-writer")
+        self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
 
     def write(
         self,
         change: Callable[[Connection], T],
         *,
         relaxed: bool = False,
+        frees: bool = False,
         then: Callable[[T], None] | None = None,
     ) -> T:
         """Run `change` in a transaction of the writer thread; its exceptions undo it.
 
         `then` is called on the same thread after the commit, so calls come in the order of commits.
+        One that `frees` room on the drive may use what is held back.
         """
-        return self._writer.submit(self._transact, change, relaxed, then).result()
+        write = partial(self._transact, change, relaxed, then)
+        if frees:
+            write = partial(self._reserve.spend, write)
+        return self._writer.submit(write).result()
+
+    def keep_reserve(self) -> None:
+        """Hold room back again where it was used, once there is some. Blocks for a moment."""
+        self._reserve.keep()
 
     def read(self, question: Callable[[Connection], T]) -> T:
         """Run `question` on a connection of its own; every statement sees whole transactions."""
@@ -83,7 +98,7 @@ class Database:
 
     def remove(self, table: Table, where: ColumnElement[bool]) -> bool:
         """Delete rows; whether there were any."""
-        return self.write(lambda c: c.execute(delete(table).where(where)).rowcount > 0)
+        return self.write(lambda c: c.execute(delete(table).where(where)).rowcount > 0, frees=True)
 
     def close(self) -> None:
         """Let the writer finish, then close every connection."""

@@ -133,7 +133,8 @@ class JobTable:
         def publish(changed: tuple[JobRecord, EventRecord]) -> None:
             self._listener.publish(changed[1])
 
-        return self._database.write(change, then=publish)[0]
+        ends = status in ("cancelled", "failed")  # which gives room back
+        return self._database.write(change, frees=ends, then=publish)[0]
 
     def set_fields(self, job_id: str, **changed: Any) -> JobRecord:
         """Change fields other than `id` and `status`. KeyError for an unknown job."""

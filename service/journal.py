@@ -35,6 +35,10 @@ class Journal(JobTable, EventTable, SeriesTable, Retention, Catalog, UploadTable
         migrate(path)
         return cls(Database(path), listener)
 
+    def keep_reserve(self) -> None:
+        """Hold a little room back again, for writes that free more. Blocks for a moment."""
+        self._database.keep_reserve()
+
     def close(self) -> None:
         """Finish the writes under way and let go of the file."""
         self._database.close()

@@ -54,7 +54,7 @@ class UploadTable:
 
     def end_upload(self, upload_id: str, status: str) -> None:
         """The upload is `cancelled` or `expired`; its parts are forgotten."""
-        self._database.write(lambda c: _end(c, upload_id, status=status))
+        self._database.write(lambda c: _end(c, upload_id, status=status), frees=True)
 
     def forget_uploads(self, before: int) -> None:
         """Remove the records of ended uploads that could have gone on until `before` at most."""
