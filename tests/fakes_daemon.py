@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx2
 import uvicorn
 
 from headrace.service.app import create_app
@@ -134,3 +135,10 @@ def serving(daemon: Daemon) -> Iterator[str]:
         server.should_exit = True
         thread.join(20)
         sock.close()
+
+
+@contextmanager
+def calling(daemon: Daemon) -> Iterator[httpx2.Client]:
+    """A client of the app around `daemon`, as patient as a slow machine needs."""
+    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+        yield client

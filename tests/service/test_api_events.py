@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service.client import ServerEvent, parse_events
 from headrace.service.jobs import JobRecord
 
@@ -16,7 +16,7 @@ Served = tuple[FakeDaemon, httpx2.Client]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("events"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client
 
 
@@ -229,7 +229,7 @@ def test_a_hundred_viewers_see_the_same_story(
 
 def test_an_open_stream_does_not_hold_up_the_end(tmp_path_factory: pytest.TempPathFactory) -> None:
     daemon = FakeDaemon(tmp_path_factory.mktemp("end"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         events = stream(client, daemon.journal.add_job(some_job(status="running")))
         assert json.dumps(next(events).data)
     with pytest.raises(httpx2.TransportError):

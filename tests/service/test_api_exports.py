@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service.archive import Archive
 from headrace.service.export_answers import ExportReports
 from headrace.service.jobs import JobRecord
@@ -18,7 +18,7 @@ Served = tuple[FakeDaemon, httpx2.Client]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("exports"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service.jobs import FileRecord
 
 
@@ -16,7 +16,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> FakeDaemon:
 
 @pytest.fixture(scope="module")
 def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield client
 
 

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service.errors import ApiError
 from headrace.service.jobs import Status
 
@@ -17,7 +17,7 @@ JOBS = "/v1/fine_tuning/jobs"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeDaemon, httpx2.Client]]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("jobs"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service.attempts import AT_ONCE
 from headrace.service.auth import Tokens
 from headrace.service.sessions import COOKIE, PAGE_HEADER
@@ -17,7 +17,7 @@ HTML = {"accept": "text/html,application/xhtml+xml"}
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("page"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client
 
 
@@ -26,7 +26,7 @@ def locked(tmp_path: Path) -> Iterator[tuple[FakeDaemon, httpx2.Client, str]]:
     """A daemon that wants a token, and the token."""
     daemon = FakeDaemon(tmp_path)
     token = Tokens(daemon.settings.tokens_path).create("t")
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client, token
 
 

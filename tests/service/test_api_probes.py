@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service.auth import Tokens
 from headrace.service.removal import finish_removals
 
@@ -34,7 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (models / "away").symlink_to(tmp_path_factory.mktemp("elsewhere"))
     (models / "away" / "config.json").write_text("{}")
     daemon = FakeDaemon(tmp_path_factory.mktemp("probes"), models_dir=(models,))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client
 
 
@@ -221,7 +221,7 @@ def test_no_name_leads_out_of_the_models_directory(client: httpx2.Client, name: 
 def test_a_token_is_wanted_everywhere_once_it_exists(tmp_path: Path) -> None:
     daemon = FakeDaemon(tmp_path)
     token = Tokens(daemon.settings.tokens_path).create("t")
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         document = client.get("/openapi.json", headers={"authorization": f"Bearer {token}"}).json()
         open_paths = {"/livez", "/readyz", "/healthz", "/metrics"}
         for path, verbs in document["paths"].items():

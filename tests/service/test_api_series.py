@@ -5,7 +5,7 @@ import httpx2
 import pytest
 
 from fake_engine import step_report
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 
 Served = tuple[FakeDaemon, httpx2.Client, str]
 
@@ -14,7 +14,7 @@ Served = tuple[FakeDaemon, httpx2.Client, str]
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A job of 100 steps, evaluated after every tenth, with a word now and then."""
     daemon = FakeDaemon(tmp_path_factory.mktemp("series"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         journal = daemon.journal
         job = journal.add_job(some_job(status="running"))
         for step in range(1, 101):

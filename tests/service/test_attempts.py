@@ -4,7 +4,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving
+from fakes_daemon import FakeDaemon, calling
 from headrace.service import attempts
 from headrace.service.attempts import AT_ONCE, SECONDS_EACH, FailedAttempts
 from headrace.service.auth import Tokens
@@ -56,7 +56,7 @@ def test_no_number_of_addresses_fills_the_memory(
 def client(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
     daemon = FakeDaemon(tmp_path)
     token = Tokens(daemon.settings.tokens_path).create("owner")
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield client, token
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving
+from fakes_daemon import FakeDaemon, calling
 from headrace.service.downloads import satisfiable
 from headrace.service.errors import ApiError
 
@@ -21,7 +21,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> FakeDaemon:
 
 @pytest.fixture(scope="module")
 def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield client
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.engine import TrainConfig
 from headrace.service import creation, estimate, job_parts
 from headrace.service.errors import ApiError
@@ -36,7 +36,7 @@ def break_with(bug: Exception) -> Callable[..., NoReturn]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeDaemon, httpx2.Client]]:
     daemon = FakeDaemon(tmp_path_factory.mktemp("faults"))
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         daemon.journal.add_job(some_job(id="ftjob-1"))
         yield daemon, client
 

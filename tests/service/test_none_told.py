@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.engine import FEWEST_ROWS
 from headrace.engine.outliers import find_outliers
 from headrace.service.hyperparameters import settle
@@ -65,7 +64,7 @@ def test_so_few_rows_are_compared_with_none() -> None:
 
 def test_the_answers_carry_the_reason(tmp_path: Any) -> None:
     daemon = FakeDaemon(tmp_path)
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         made = daemon.journal.add_job(job())
         path = f"/v1/fine_tuning/jobs/{made.id}"
         assert client.get(f"{path}/row_losses").json()["reason"] == why_no_rows(made)

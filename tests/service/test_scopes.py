@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving
+from fakes_daemon import FakeDaemon, calling, serving
 from headrace.service import gate
 from headrace.service.auth import Tokens
 from headrace.service.errors import ApiError
@@ -153,7 +153,7 @@ def test_an_open_stream_ends_with_its_token(
     monkeypatch.setattr(events, "PING_SECONDS", 0.1)
     tokens = Tokens(tmp_path / "tokens.json")
     kept, gone = tokens.create("kept"), tokens.create("gone")
-    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(FakeDaemon(tmp_path)) as client:
 
         def watch(token: str) -> AbstractContextManager[httpx2.Response]:
             return client.stream(

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving, some_job
+from fakes_daemon import FakeDaemon, calling, some_job
 from headrace.service import status_feed
 from headrace.service.client import ServerEvent, parse_events
 from headrace.service.status_feed import StatusFeed
@@ -18,7 +18,7 @@ Served = tuple[FakeDaemon, httpx2.Client]
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(status_feed, "SECONDS", 0.02)
     daemon = FakeDaemon(tmp_path)
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield daemon, client
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fakes_daemon import FakeDaemon, serving
+from fakes_daemon import FakeDaemon, calling, serving
 from headrace.service import uploads
 from headrace.service.jobs import UploadRecord
 
@@ -24,7 +24,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> FakeDaemon:
 
 @pytest.fixture(scope="module")
 def client(daemon: FakeDaemon) -> Iterator[httpx2.Client]:
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         yield client
 
 
@@ -211,7 +211,7 @@ def test_there_is_an_end_to_the_number_of_parts(
 
 
 def test_an_upload_goes_on_after_a_restart_and_leftovers_go(tmp_path: Path) -> None:
-    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(FakeDaemon(tmp_path)) as client:
         upload_id, part_ids = sent(client)
     folder = tmp_path / "files" / "uploads"
     stray, foreign = folder / upload_id / "part_stray", folder / "upload_gone" / "part_x"
@@ -221,7 +221,7 @@ def test_an_upload_goes_on_after_a_restart_and_leftovers_go(tmp_path: Path) -> N
     odder.parent.mkdir()
     for path in (stray, foreign, unlisted, odd, odder):
         path.write_bytes(b"x")
-    with serving(FakeDaemon(tmp_path)) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(FakeDaemon(tmp_path)) as client:
         assert not any(path.exists() for path in (stray, foreign.parent, unlisted, odd, odder))
         file = complete(client, upload_id, part_ids).json()["file"]
         assert client.get(f"/v1/files/{file['id']}/content").content == WHOLE
@@ -241,7 +241,7 @@ def test_an_upload_ends_when_its_hour_is_over(tmp_path: Path) -> None:
         for name, expires_at in (("upload_late", now - 5), ("upload_old", now - 90_000))
     )
     daemon = FakeDaemon(tmp_path)
-    with serving(daemon) as url, httpx2.Client(base_url=url, timeout=60) as client:
+    with calling(daemon) as client:
         upload_id, part_ids = sent(client)
         folder = tmp_path / "files" / "uploads" / upload_id
         assert folder.exists()
