@@ -10,7 +10,7 @@ import typer
 
 from ..scopes import Scope
 from .options import Json
-from .output import CliError, Exit, console, print_json, print_table
+from .output import CliError, Exit, console, note, print_json, print_table
 from .serve import Config, DataDir, load_settings
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def revoke(
     else:
         told = f"{entry['shown']}… ({entry['name']}) is no token any more; {left} left"
         console().print(told, markup=False)
+    if not left:
+        note("Without a token the API is open to every program on this machine, and to no other.")
 
 
 def mend(

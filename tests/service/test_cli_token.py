@@ -30,8 +30,8 @@ def test_a_token_is_made_listed_and_revoked(
     _, listed, _ = token(capsys, tmp_path, "list")
     assert [entry["name"] for entry in listed] == ["laptop"]
     assert listed[0]["shown"] == made["token"][:11] and "sha256" not in listed[0]
-    code, answer, _ = token(capsys, tmp_path, "revoke", listed[0]["shown"])
-    assert code == Exit.OK
+    code, answer, said = token(capsys, tmp_path, "revoke", listed[0]["shown"])
+    assert code == Exit.OK and "open to every program on this machine" in said
     assert answer == {"revoked": listed[0]["shown"], "name": "laptop", "left": 0}
     assert tokens.find(made["token"]) is None
 
