@@ -17,6 +17,8 @@ from .method import speaking_of
 from .origin import Continuation, follow
 from .schemas import CreateJob
 
+MAX_PLANS = 2  # at a time: each takes a thread for seconds, and all else needs some too
+
 
 class Creation:
     """Makes jobs, one request at a time, so that a repeat finds what the first one made."""
@@ -24,6 +26,7 @@ class Creation:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._lock = asyncio.Lock()
+        self._planning = asyncio.Semaphore(MAX_PLANS)
 
     async def create(self, request: CreateJob, headers: Mapping[str, str]) -> JobRecord:
         """Make the job, or find the one that this same request made before.
@@ -58,7 +61,8 @@ class Creation:
         ApiError says why it cannot be done.
         """
         with speaking_of(request.place_of_hyperparameters):
-            return await asyncio.to_thread(self._resolve, request)
+            async with self._planning:
+                return await asyncio.to_thread(self._resolve, request)
 
     def _resolve(self, request: CreateJob) -> tuple[dict[str, Any], Resolved]:
         body = request.body()

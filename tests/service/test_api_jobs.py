@@ -1,6 +1,8 @@
 import errno
 import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -8,6 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from fakes_daemon import FakeDaemon, calling, some_job
+from headrace.service.creation import MAX_PLANS
 from headrace.service.errors import ApiError
 from headrace.service.jobs import Status
 
@@ -334,3 +337,25 @@ def test_job_that_the_drive_has_no_room_for_is_refused_with_507(
 
     monkeypatch.setattr(daemon.journal, "add_job", no_room)
     assert error(client.post(JOBS, json=body), 507)["code"] == "no_space"
+
+
+def test_plans_leave_threads_to_everything_else(
+    client: httpx2.Client,
+    daemon: FakeDaemon,
+    body: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    under_way, seen, resolve = [0], [0], daemon.resolve
+
+    def look(asked: dict[str, Any]) -> Any:
+        under_way[0] += 1
+        seen[0] = max(seen[0], under_way[0])
+        time.sleep(0.02)
+        under_way[0] -= 1
+        return resolve(asked)
+
+    monkeypatch.setattr(daemon, "resolve", look)
+    with ThreadPoolExecutor(8) as pool:
+        plans = [pool.submit(client.post, "/v1/fine_tuning/plans", json=body) for _ in range(8)]
+    assert {plan.result().status_code for plan in plans} == {200}
+    assert 1 <= seen[0] <= MAX_PLANS
