@@ -14,6 +14,7 @@ from headrace.engine.dataset_cache import DatasetCache, Prepared
 from headrace.engine.prepare import check_dataset, prepare_dataset
 from headrace.engine.row_account import RowRules
 from headrace.engine.row_index import RowIndex
+from headrace.engine.token_files import FILES
 from tiny import make_tiny_llama, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -92,7 +93,7 @@ def test_data_sets_that_were_not_used_for_long_go_and_jobs_keep_theirs(tmp_path:
     assert all(len(tokens(tmp_path / f"out{i}")) == 1 for i in range(5))
 
 
-@pytest.mark.parametrize("lost", [dataset_cache.INDEX, dataset_cache.FILES[0]])
+@pytest.mark.parametrize("lost", [dataset_cache.INDEX, FILES[0]])
 def test_an_entry_that_is_not_whole_is_made_again(tmp_path: Path, lost: str) -> None:
     """Its maker died before it was, or its remover half-way."""
     file = write(tmp_path / "rows.jsonl", *ROWS)

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from datasets import write_dataset
 from headrace.engine import TokenDataset
-from headrace.engine.outliers import FEWEST_ROWS, UNSEEN, find_outliers
+from headrace.engine.outliers import UNSEEN, find_outliers
+from headrace.engine.report import FEWEST_ROWS
 from headrace.engine.row_losses import LEDGER
 from headrace.engine.row_order import epoch_order
 from headrace.engine.token_files import PLACES
