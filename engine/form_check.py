@@ -12,10 +12,11 @@ from .meter import Meter, Progress
 from .row_files import RowFile
 from .row_index import RowIndex
 from .row_json import dump
-from .row_types import RowFormat, RowProblem, said
+from .row_types import MAX_LINE_BYTES, RowFormat, RowProblem, said
 from .rows import RowReader
 
 MAX_LISTED_PROBLEMS = 20
+LOOK_BYTES = 4 * 2**20  # of a row; a million empty objects, which take a second, are within it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ def check_rows(
     """Judge rows by their form, for at most that long, until so many problems are found (None: all
     rows), or until `stop` says so.
 
+    Within a time, rows of more than `LOOK_BYTES` are not looked at, since one could take longer.
     All rows have to serve the `objective`, or that of the first; `columns` as in `RowReader`. Blank
     lines are not rows. An empty file is 0 rows and no problem. Memory grows by some forty bytes a
     row. DataProblem when the file itself cannot be read.
@@ -80,7 +82,9 @@ def check_rows(
     meter = Meter([file], progress)
     with RowFile(file, until=until) as rows:
         for text in rows:
-            if text.data.strip():
+            if limit_seconds is not None and LOOK_BYTES < len(text.data) <= MAX_LINE_BYTES:
+                num_rows, complete = num_rows + 1, False
+            elif text.data.strip():
                 num_rows += 1
                 place, row = text.place, reader.read(text.data)
                 if isinstance(row, RowProblem):

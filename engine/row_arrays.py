@@ -49,6 +49,8 @@ def split_array(
         text, at, begin = text[begin:], at - begin, 0
         more = read(max(READ_BYTES, len(text))) if len(text) <= MAX_LINE_BYTES else b""
         if not more:
+            if enough():
+                return
             raise _unended(text, name=name, line=line)
         text += more
 

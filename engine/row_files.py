@@ -21,6 +21,7 @@ from .row_types import MAX_LINE_BYTES
 from .unpacking import DAMAGED, READ_BYTES, Measured, unpack
 
 PARQUET = b"PAR1"
+GRACE_SECONDS = 5.0  # behind the time for reading, within which whoever takes the rows may stop
 OTHER_CONTENTS = (  # first bytes, and the way out
     (b"PK\x03\x04", "is a zip archive; unpack it"),
     (b"BZh", "is compressed with bzip2; unpack it, or compress it with gzip or zstd"),
@@ -100,7 +101,9 @@ class _Source(Protocol):
     """What gives rows, by the kind of file."""
 
     form: str
-    ended_early: bool
+
+    @property
+    def ended_early(self) -> bool: ...
 
     def __iter__(self) -> Iterator[RowText]: ...
 
@@ -152,8 +155,8 @@ class _Texts:
         self._path = path
         self._size = size
         self._until = until
-        self.ended_early = False
-        self._measured = Measured(path)
+        self._is_over = False
+        self._measured = Measured(path, until=until + GRACE_SECONDS)
         self._taken = 0  # bytes of the rows that came, unpacked
         try:
             plain = io.BufferedReader(self._measured, READ_BYTES)
@@ -171,6 +174,8 @@ class _Texts:
     def __iter__(self) -> Iterator[RowText]:
         with self._blaming():
             for text in self._items() if self._is_array else self._lines():
+                if self._measured.is_late:
+                    return  # with half a row, it may be
                 self._taken += len(text.data)
                 yield text
 
@@ -198,6 +203,7 @@ class _Texts:
     def _begin(self) -> bytes:
         with self._blaming():
             return self._content.peek(READ_BYTES).removeprefix(BYTE_ORDER_MARK)
+        return b""  # nothing came in time
 
     def _check_one_line(self, begin: bytes) -> None:
         if re.match(rb'\{[ \t\r]*\n\s*"', begin):
@@ -211,13 +217,19 @@ class _Texts:
         try:
             yield
         except DAMAGED as error:
+            if self._measured.is_late:
+                return
             reason = f"{self._path.name}: its {self._packing} data is damaged or cut off ({error})"
             raise DataProblem(f"{reason}; compress it anew") from error
 
     def _is_late(self) -> bool:
         """Whether the rows end here, though the file does not."""
-        self.ended_early = time.monotonic() > self._until
-        return self.ended_early
+        self._is_over = time.monotonic() > self._until
+        return self._is_over
+
+    @property
+    def ended_early(self) -> bool:
+        return self._is_over or self._measured.is_late
 
     def _lines(self) -> Iterator[RowText]:
         """Lines with their numbers; of one above the limit, enough to see that it is too long."""

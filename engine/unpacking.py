@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import io
+import math
+import time
 import zlib
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,10 +20,16 @@ DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 class Measured(io.RawIOBase):
-    """A file that counts and hashes what is read of it."""
+    """A file that counts and hashes what is read of it.
 
-    def __init__(self, path: Path) -> None:
+    Behind `until`, on the monotonic clock, it ends and `is_late`: compressed bytes can stand for
+    nothing at all, so that no row would come to look at the clock.
+    """
+
+    def __init__(self, path: Path, *, until: float = math.inf) -> None:
         super().__init__()
+        self._until = until
+        self.is_late = False
         self._file = path.open("rb", buffering=0)
         self.digest = hashlib.sha256()
         self.num_bytes = 0
@@ -32,7 +40,8 @@ class Measured(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer as far as the file goes; the number of bytes."""
-        count = self._file.readinto(buffer)
+        self.is_late = self.is_late or time.monotonic() > self._until
+        count = 0 if self.is_late else self._file.readinto(buffer)
         self.digest.update(memoryview(buffer)[:count])
         self.num_bytes += count
         return count

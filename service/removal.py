@@ -1,11 +1,11 @@
 """Removing what jobs made: whoever dies half-way leaves nothing that nobody knows of."""
 
+import shutil
 from pathlib import Path
 
 from .jobs import InUse, ModelRecord
 from .journal import Journal
 from .logs import get_logger
-from .whole_file import discard
 
 REMOVED = ".removed"
 
@@ -46,9 +46,9 @@ def _aside(path: Path) -> Path:
 
 
 def _remove(path: Path, name: str) -> None:
-    if not path.exists():
-        log.info("the deleted model had no folder any more", model=name, path=str(path))
     try:
-        discard(path)
+        shutil.rmtree(path)  # a folder alone, no link and no file
+    except FileNotFoundError:
+        log.info("the deleted model had no folder any more", model=name, path=str(path))
     except OSError as e:
         log.warning("a deleted model's folder stays", model=name, path=str(path), reason=str(e))

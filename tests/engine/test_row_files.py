@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from awkward.case import table
 from headrace.engine import row_arrays
 from headrace.engine.data_report import DataProblem
-from headrace.engine.form_check import check_rows
-from headrace.engine.row_files import RowFile
+from headrace.engine.form_check import LOOK_BYTES, check_rows
+from headrace.engine.row_files import GRACE_SECONDS, RowFile
 
 ROWS = [{"text": f'[{i}], "{{ \\ é'} for i in range(5)]
 
@@ -233,3 +233,29 @@ def test_an_item_without_end_is_given_up_in_time(tmp_path: Path, part: bytes) ->
     with RowFile(path, until=0) as file:
         assert list(file) == [] and file.ended_early
     assert not check_rows(path, limit_seconds=0).complete
+
+
+def test_a_file_that_stands_for_nothing_is_given_up_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(gzip.compress(b"") * 20_000 + gzip.compress(b'{"text": "a"}'))
+    with RowFile(path, until=-GRACE_SECONDS) as file:
+        assert list(file) == [] and file.ended_early and file.bytes_read < file.size
+    with RowFile(path) as file:
+        assert len(list(file)) == 1 and not file.ended_early
+
+
+@pytest.mark.parametrize("content", [b'{"text": "a"}\n' * 9, b'[{"text": "a"}]'])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_half_a_row_is_none(tmp_path: Path, content: bytes, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(pack(content))
+    with RowFile(path, until=-GRACE_SECONDS) as file:
+        assert list(file) == [] and file.ended_early
+
+
+def test_a_row_that_would_take_long_is_left_to_the_preparation(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' + b"{" + b" " * LOOK_BYTES + b'"x": \n')
+    look = check_rows(path, limit_seconds=60)
+    assert (look.num_rows, look.problems, look.complete) == (2, [], False)
+    assert len(check_rows(path).problems) == 1
