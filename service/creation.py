@@ -72,10 +72,19 @@ class Creation:
             if isinstance(origin, Continuation):
                 return origin.body, origin
             body = origin
-        for param in ("training_file", "validation_file"):
-            if body.get(param) is not None:
-                require_rows(journal, body[param], param)
-        return body, self._daemon.resolve(body)
+        _check_files(body, journal)
+        try:
+            return body, self._daemon.resolve(body)
+        except FileNotFoundError:
+            _check_files(body, journal)  # one may have been deleted while it was read
+            raise
+
+
+def _check_files(body: Mapping[str, Any], journal: Journal) -> None:
+    """ApiError for a file that a create body names and the journal does not know."""
+    for param in ("training_file", "validation_file"):
+        if body.get(param) is not None:
+            require_rows(journal, body[param], param)
 
 
 def _needs(record: JobRecord, resolved: Resolved, journal: Journal) -> list[str]:

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import OperationalError
+
 from headrace.engine import StopReason
 from headrace.storage import StoreError
 
@@ -74,8 +76,7 @@ class RunLoop:
                 self._stops[job_id] = reason
                 await asyncio.to_thread(self._asked_stop(job_id).keep, reason)
                 self._worker.stop_job(job_id, reason)
-                fields = self._journal.set_fields
-                await self._journal.call(fields, job_id, phase="finishing the step")
+                await self._journal.call(self._tell_phase, job_id, "finishing the step")
                 return
             job = await self._journal.call(self._journal.move, job_id, STOPPED[reason])
         if reason == "cancel":
@@ -218,6 +219,14 @@ class RunLoop:
             step_seconds=job.engine.get("step_time_s", 0.0),
             wanted_stop=lambda: self._stops.get(job.id),
         )
+
+    def _tell_phase(self, job_id: str, phase: str) -> None:
+        """Say what a job is at; on a full drive it goes without saying."""
+        try:
+            self._journal.set_fields(job_id, phase=phase)
+        except OperationalError as error:
+            if not is_full(error):
+                raise
 
     def _tell_end(self, job_id: str, death: Death) -> None:
         message = f"The worker died: {death.cause}. The last commit is what is left."

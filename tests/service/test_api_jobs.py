@@ -359,3 +359,22 @@ def test_plans_leave_threads_to_everything_else(
         plans = [pool.submit(client.post, "/v1/fine_tuning/plans", json=body) for _ in range(8)]
     assert {plan.result().status_code for plan in plans} == {200}
     assert 1 <= seen[0] <= MAX_PLANS
+
+
+def test_a_file_that_goes_while_it_is_read_is_not_found(
+    client: httpx2.Client,
+    daemon: FakeDaemon,
+    body: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = False
+
+    def read(_: dict[str, Any]) -> None:
+        if gone:
+            daemon.journal.remove_file(body["training_file"])
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(daemon, "resolve", read)
+    assert error(client.post(JOBS, json=body), 500)["code"] == "internal", "no fault of the request"
+    gone = True
+    assert error(client.post(JOBS, json=body))["code"] == "file_not_found"

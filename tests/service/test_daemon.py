@@ -311,6 +311,23 @@ def test_a_cancel_is_not_undone_by_a_pause(tmp_path: Path, monkeypatch: pytest.M
     use(make_daemon(tmp_path, script={"steps": 10_000}), body)
 
 
+def test_a_cancel_is_taken_on_a_full_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise OperationalError("", None, error)
+
+    async def body(daemon: Daemon) -> None:
+        job_id = add_job(daemon)
+        await until_status(daemon, job_id, "running")
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "set_fields", full)
+            await daemon.stop_job(job_id, "cancel")
+        await until_status(daemon, job_id, "cancelled")
+
+    use(make_daemon(tmp_path, script={"steps": 10_000}), body)
+
+
 @pytest.mark.parametrize(("asked", "becomes"), [("cancel", "cancelled"), ("pause", "paused")])
 def test_what_was_asked_outlives_the_death_of_daemon_and_worker(
     tmp_path: Path, asked: Any, becomes: str
