@@ -65,6 +65,10 @@ def survey_file(
         )
     if found.num_rows == 0:
         message = f"{param} {name} has no rows; wanted one JSON object a line."
+        if found.is_estimate:
+            message = (
+                f"{param} {name} was read for seconds and no row came; is it what it should be?"
+            )
         raise ApiError(400, message, param=param, code="empty_training_file")
     return found
 

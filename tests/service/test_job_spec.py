@@ -509,6 +509,15 @@ def test_the_count_ends_in_time_whatever_the_lines_are(tmp_path: Path, line: str
     assert count_rows(tmp_path / "t.jsonl", limit_seconds=0).is_estimate
 
 
+def test_a_file_of_which_no_row_comes_in_time_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.service.survey.SECONDS", 0)
+    (tmp_path / "t.jsonl").write_text("\n" * 5000)
+    with pytest.raises(ApiError, match="read for seconds and no row came"):
+        survey_file(tmp_path / "t.jsonl", param="training_file", name="t.jsonl")
+
+
 def test_one_long_row_does_not_make_every_step_long(model_dir: Path, tmp_path: Path) -> None:
     """Memory is planned for it, time for the rows as they are on the mean, with a wider range."""
     rows = [{"text": "four" * (100 if i == 7 else 8)} for i in range(48)]
