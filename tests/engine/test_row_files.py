@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_a_line_without_end_is_given_up_in_time(
     monkeypatch.setattr("headrace.engine.row_files.MAX_LINE_BYTES", 300)
     path = tmp_path / "rows.jsonl"
     path.write_bytes(gzip.compress(b'{"text": "One."}\n' + b"x" * 1_000_000 + b'\n{"text": "b"}\n'))
-    with RowFile(path, until=0) as file:
+    with RowFile(path, until=time.monotonic()) as file:
         assert len(list(file)) == 2 and file.ended_early
     with RowFile(path) as file:
         assert len(list(file)) == 3 and not file.ended_early
@@ -230,7 +231,7 @@ def test_a_line_without_end_is_given_up_in_time(
 def test_an_item_without_end_is_given_up_in_time(tmp_path: Path, part: bytes) -> None:
     path = tmp_path / "rows.json"
     path.write_bytes(gzip.compress(b"[[" + part * 2 * row_arrays.ASK_EVERY))
-    with RowFile(path, until=0) as file:
+    with RowFile(path, until=time.monotonic()) as file:
         assert list(file) == [] and file.ended_early
     assert not check_rows(path, limit_seconds=0).complete
 
