@@ -31,14 +31,6 @@ def with_host_updates(
             yield replace(placement, on_host=on_host)
 
 
-def all_on_host(
-    spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
-) -> list[tuple[int, ...]]:
-    """Of the trained layers in host memory none and all, where the plan chooses which of them the
-    processor updates; nothing where it does not."""
-    return [(), tuple(_layers_in_host(spec, tiers))] if _is_free(config) else []
-
-
 def other_host_updates(
     spec: ModelSpec, config: TrainConfig, placement: Placement
 ) -> Iterator[Placement]:
@@ -55,10 +47,13 @@ def other_host_updates(
 
 
 def with_same_host_updates(
-    spec: ModelSpec, placement: Placement, tiers: tuple[Tier, ...]
+    spec: ModelSpec, config: TrainConfig, placement: Placement, tiers: tuple[Tier, ...]
 ) -> Placement:
     """The placement with other homes; of the layers in host memory the processor updates those
-    that come at the same places among them."""
+    that come at the same places among them, or as many as the run asks for."""
+    if not _is_free(config):
+        on_host = asked_on_host(spec, config, tiers, host_versions=placement.host_versions)
+        return replace(placement, tiers=tiers, on_host=on_host)
     before, after = (_layers_in_host(spec, homes) for homes in (placement.tiers, tiers))
     updated = set(placement.on_host)
     places = [i for i, layer in enumerate(before) if layer in updated]

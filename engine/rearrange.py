@@ -107,7 +107,7 @@ def _begun_elsewhere(sizes: Sizes, placement: Placement) -> Iterator[Placement]:
                 near = repeat("device", count - start - size)
                 tiers = (*repeat("device", start), *window, *near, *beside)
                 if tiers != placement.tiers:
-                    moved = with_same_host_updates(sizes.spec, placement, tiers)
+                    moved = with_same_host_updates(sizes.spec, sizes.config, placement, tiers)
                     for more in (0,) if sizes.config.num_slots is not None else (0, 1, 2):
                         yield replace(moved, num_slots=placement.num_slots + more)
 

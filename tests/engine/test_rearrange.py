@@ -15,6 +15,7 @@ from headrace.engine import capacity as capacity_module
 from headrace.engine.cost import step_cost
 from headrace.engine.home_choices import repeat
 from headrace.engine.homes import Placement, Tier
+from headrace.engine.host_share import asked_on_host
 from headrace.engine.placement import choose_placement
 from headrace.engine.rates import VolumeRates, default_rates
 from headrace.engine.rearrange import rearranged
@@ -105,6 +106,28 @@ def test_a_strategy_keeps_its_rule() -> None:
         seconds=lambda one, _: float(one == given),
     )
     assert found == (1.0, given)
+
+
+@pytest.mark.parametrize("asked", [{"optimizer_device": "host"}, {"optimizer_host_share": 0.5}])
+@pytest.mark.parametrize("versions", [1, 2])
+def test_the_processor_updates_what_the_run_asks_for(asked: dict[str, Any], versions: int) -> None:
+    run = config(**asked)
+    sizes = Sizes.of(SPEC, run, 1024)
+    count = len(SPEC.records)
+    tiers = (*repeat("host", count - 5), *repeat("device", 5))
+    on_host = asked_on_host(SPEC, run, tiers, host_versions=versions)
+    given = Placement(tiers=tiers, num_slots=3, on_host=on_host, host_versions=versions)
+    weighed: list[Placement] = []
+
+    def about(placement: Placement) -> float:
+        weighed.append(placement)
+        return 1.0
+
+    limits = {"device_limit": 2**60, "host_limit": 2**60}
+    rearranged(sizes, given, **limits, about=about, seconds=lambda one, _: 1.0)
+    assert any(one.tiers.count("host") > count - 5 for one in weighed), "homes of one layer more"
+    for one in weighed:
+        assert one.on_host == asked_on_host(SPEC, run, one.tiers, host_versions=versions)
 
 
 PATTERNS: list[tuple[Tier, ...]] = [
