@@ -35,12 +35,12 @@ class Front:
         self._settled.set()
 
     def give_up(self) -> None:
-        """No app will come, if none has; those who wait are told."""
+        """No app will come, if none has; those who wait, and whoever asks from now on, are told."""
         self._settled.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a probe or wait, while there is no app."""
-        if self._app is None and scope["type"] == "http" and scope["method"] == "GET":
+        if not self._settled.is_set() and scope["type"] == "http" and scope["method"] == "GET":
             if scope["path"] == "/livez":
                 return await _answer(send, 200, ALIVE)
             if scope["path"] in OPEN_PATHS:
@@ -48,8 +48,9 @@ class Front:
         await self._settled.wait()
         if self._app is not None:
             return await self._app(scope, receive, send)
-        failed = ApiError(503, "The daemon cannot start; its log says why.", code="not_ready")
-        await _answer(send, 503, failed.envelope())
+        message = "The daemon ends before it could answer: it was stopped, or its start failed."
+        hint = "Why a start failed stands on the daemon's standard error."
+        await _answer(send, 503, ApiError(503, message, code="not_ready", hint=hint).envelope())
 
 
 async def _answer(send: Send, status: int, body: Any) -> None:
