@@ -27,10 +27,14 @@ class Reserve:
     def keep(self) -> None:
         """Take the room, where there is plenty and it is not taken. Blocks for a moment."""
         with suppress(OSError):
-            if self._path.exists() or shutil.disk_usage(self._path.parent).free < LEAST_FREE_BYTES:
+            if self._is_whole() or shutil.disk_usage(self._path.parent).free < LEAST_FREE_BYTES:
                 return
             with self._path.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def _is_whole(self) -> bool:
+        """Whether the room is taken; a death in between leaves a file that takes less."""
+        return self._path.exists() and self._path.stat().st_size >= RESERVE_BYTES
 
     def spend(self, attempt: Callable[[], T]) -> T:
         """What `attempt` gives; where it finds no room, with this room given to it once."""

@@ -41,6 +41,13 @@ def test_the_room_is_taken_and_given_once(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_half_a_reserve_is_made_whole(tmp_path: Path) -> None:
+    path = tmp_path / "reserve"
+    path.touch()
+    Reserve(path)
+    assert path.stat().st_blocks * 512 >= RESERVE_BYTES
+
+
 def test_no_room_is_taken_where_there_is_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
