@@ -38,12 +38,14 @@ def in_place_of(target: Path) -> Iterator[Path]:
     """A path beside `target` to make a file or a folder at, which takes its name in the end.
 
     Nothing is left of it when the block raises; what a process that died has left of `target` goes
-    first. Not synced: for what can be made again.
+    first, and of one that had our id, as the first process of every container has the same. One
+    process makes a target once at a time. Not synced: for what can be made again.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
         pid = left.name.rpartition("-")[2]
-        if pid.isascii() and pid.isdecimal() and not Path("/proc", pid).exists():
+        is_dead = pid == str(os.getpid()) or not Path("/proc", pid).exists()
+        if pid.isascii() and pid.isdecimal() and is_dead:
             discard(left)
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:

@@ -53,6 +53,8 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_makes_stays(tmp_p
         tmp_path / name
         for name in (f".a.part-{gone.pid}", f".a.part-{os.getppid()}", f".b.part-{gone.pid}")
     )
+    own = tmp_path / f".a.part-{os.getpid()}"  # of a process before us that had our id
+    own.mkdir()
     dead.mkdir()
     (dead / "half").touch()
     living.touch()
