@@ -6,6 +6,7 @@ system ends when its time is over; what has passed there is as quick when it is 
 """
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ def _tried(pattern: str, names: tuple[str, ...]) -> str | None:
     asked = json.dumps([pattern, names])
     command = [sys.executable, "-I", "-S", "-c", _CHILD]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, -signal.SIGVTALRM):
+        return f"cannot be tried: {' '.join(done.stderr.split())[-200:]} (exit {done.returncode})"
     if done.returncode:
         return "takes too long; write it without repetitions within repetitions, or name modules"
     return f"is no expression: {json.loads(done.stdout)}" if done.stdout else None

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from headrace.engine import name_pattern
 from headrace.engine.config import TrainConfig
 from headrace.engine.errors import BadSetting
 from headrace.engine.lora import chooses
@@ -24,6 +25,12 @@ def test_an_expression_that_would_take_for_ever_is_refused(pattern: str) -> None
 @pytest.mark.parametrize("pattern", ["(", "a{9999999999}", r"\1", "*a"])
 def test_what_is_no_expression_is_told(pattern: str) -> None:
     assert (fault_of(pattern, NAMES) or "").startswith("is no expression: ")
+
+
+def test_what_cannot_be_tried_is_not_called_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_pattern, "_CHILD", "raise MemoryError('no room')")
+    fault = fault_of("a.*of its own", NAMES) or ""
+    assert fault.startswith("cannot be tried: ") and fault.endswith("no room (exit 1)")
 
 
 def test_a_long_expression_is_refused_at_once() -> None:
