@@ -67,7 +67,8 @@ def survey_file(
         message = f"{param} {name} has no rows; wanted one JSON object a line."
         if found.is_estimate:
             message = (
-                f"{param} {name} was read for seconds and no row came; is it what it should be?"
+                f"{param} {name} was read for {SECONDS:g} s and more and no row came; wanted one "
+                "JSON object a line, and no more between them than a line end."
             )
         raise ApiError(400, message, param=param, code="empty_training_file")
     return found

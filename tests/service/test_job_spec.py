@@ -514,7 +514,7 @@ def test_a_file_of_which_no_row_comes_in_time_is_not_called_empty(
 ) -> None:
     monkeypatch.setattr("headrace.service.survey.SECONDS", 0)
     (tmp_path / "t.jsonl").write_text("\n" * 5000)
-    with pytest.raises(ApiError, match="read for seconds and no row came"):
+    with pytest.raises(ApiError, match="no row came; wanted one JSON object a line"):
         survey_file(tmp_path / "t.jsonl", param="training_file", name="t.jsonl")
 
 
