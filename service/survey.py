@@ -45,8 +45,8 @@ def survey_file(
     kind: Objective = "supervised",
     columns: Mapping[str, str] | None = None,
 ) -> Survey:
-    """Look at the file for a second or two. ApiError with line numbers for rows of no use to a
-    method of that kind."""
+    """Look at the file for a second or two; for some five times as long at one of which no row
+    comes. ApiError with line numbers for rows of no use to a method of that kind."""
     try:
         problems = check_rows(path, limit_seconds=SECONDS, objective=kind, columns=columns).problems
         found = count_rows(path, limit_seconds=SECONDS)

@@ -116,7 +116,7 @@ def mend(
         print_json({"name": name, "scope": scope, "token": token, "kept": num_kept})
     else:
         console().print(token, markup=False)
-        typer.echo(f"{num_kept} tokens were kept. {AFTERWARDS}", err=True)
+        typer.echo(f"Tokens kept: {num_kept}. {AFTERWARDS}", err=True)
 
 
 def _one(entries: Sequence[dict[str, Any]], asked: str) -> dict[str, Any]:
