@@ -21,7 +21,9 @@ def exit_status(function: str, *arguments: object) -> int:
     assert server.stdin and server.stdout
     server.stdin.write(json.dumps([function, arguments]) + "\n")
     server.stdin.flush()
-    return int(server.stdout.readline())
+    status = server.stdout.readline()
+    assert status, f"the process that forks has ended with {server.wait()}; see standard error"
+    return int(status)
 
 
 @cache

@@ -63,6 +63,7 @@ def test_the_socket_listens_before_the_app_is_imported(tmp_path: Path) -> None:
         timeout=10 * PATIENCE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
+    assert done.stdout.count("\n") == 2, done.stderr
     before, after = done.stdout.splitlines()
     assert before == "[]", f"imported before the socket listens: {before}"
     assert "fastapi" in after and "headrace.engine" in after, "the names above say nothing"
