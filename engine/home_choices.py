@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from .config import TrainConfig
 from .homes import Placement, Tier
@@ -12,6 +13,7 @@ from .strategies import may_live
 
 DEFAULT_SLOTS = 3
 MIN_SLOTS = 2
+FEW_RECORDS = 16  # a model of so few is searched more closely: each of them is much of the whole
 
 
 def tier_choices(sizes: Sizes, config: TrainConfig, host_limit: int) -> Iterator[tuple[Tier, ...]]:
@@ -46,22 +48,24 @@ def with_what_lies_beside(spec: ModelSpec, tiers: Sequence[Tier]) -> tuple[Tier,
 
 def _host_choices(sizes: Sizes, num_far: int, host_limit: int) -> list[int]:
     """How many of the first `num_far` records may live in host memory: all, or as many as it
-    holds beside the gradients of all of them, parked activations, both or neither."""
+    holds beside staging and the gradients of all of them, parked activations, both or neither."""
     far = sizes.spec.records[:num_far]
     grads = sum(kept_grad_bytes(sizes.config, record) for record in far)
     beside = {0, grads, sizes.boundary_bytes, grads + sizes.boundary_bytes}
-    fitting = {_fit_in_host(sizes, num_far, host_limit - taken) for taken in beside}
+    staging = [DEFAULT_SLOTS + 1]
+    if len(sizes.spec.records) <= FEW_RECORDS:  # else it is little of what host memory holds
+        staging.append(MIN_SLOTS)
+    rooms = {host_limit - a - b * sizes.slot_bytes for a, b in product(beside, staging)}
+    fitting = {_fit_in(sizes.state_bytes[:num_far], room) for room in rooms}
     return sorted({num_far, *fitting}, reverse=True)
 
 
-def _fit_in_host(sizes: Sizes, num_far: int, host_limit: int) -> int:
-    """How many of the first `num_far` records, taken from the last, host memory holds the state
-    of, beside staging."""
-    left = host_limit - (DEFAULT_SLOTS + 1) * sizes.slot_bytes
+def _fit_in(state_bytes: Sequence[int], room: int) -> int:
+    """How many records, taken from the last, have so much room (bytes)."""
     fitting = 0
-    for size in reversed(sizes.state_bytes[:num_far]):
-        left -= size
-        if left < 0:
+    for size in reversed(state_bytes):
+        room -= size
+        if room < 0:
             break
         fitting += 1
     return fitting

@@ -31,6 +31,14 @@ def with_host_updates(
             yield replace(placement, on_host=on_host)
 
 
+def all_on_host(
+    spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]
+) -> list[tuple[int, ...]]:
+    """Of the trained layers in host memory none and all, where the plan chooses which of them the
+    processor updates; nothing where it does not."""
+    return [(), tuple(_layers_in_host(spec, tiers))] if _is_free(config) else []
+
+
 def other_host_updates(
     spec: ModelSpec, config: TrainConfig, placement: Placement
 ) -> Iterator[Placement]:

@@ -5,8 +5,9 @@ from math import inf
 
 from .cost import step_seconds
 from .formula import StepFormula
-from .home_choices import DEFAULT_SLOTS
+from .home_choices import DEFAULT_SLOTS, FEW_RECORDS
 from .homes import Placement
+from .moves import settled
 from .rates import VolumeRates
 from .rearrange import rearranged
 from .step_cost import StepModel
@@ -14,7 +15,8 @@ from .ways import planned_way
 
 _NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
 _NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
-_NUM_REARRANGED = 120  # records, of all placements together
+_NUM_REARRANGED, _MOST_REARRANGED = 120, 5  # records, of all placements together; and placements
+_NUM_SETTLED = 3  # of them, the best, where there are few records; else one
 _AWAY_GAIN = 0.01  # state leaves the device for a step that is so much shorter
 _EQUAL = 2e-9  # seconds: steps that differ by less are taken to be as long
 
@@ -25,14 +27,14 @@ class Weighed:
     def __init__(self, model: StepModel, drives: VolumeRates) -> None:
         self._model, self._drives = model, drives
         self._step_formula = StepFormula(model, drives)
-        self._by_formula: dict[Placement, float] = {}
-        self._by_playing: dict[Placement, float] = {}
+        self._formula_seconds: dict[Placement, float] = {}
+        self._played_seconds: dict[Placement, float] = {}
         self._given_up: dict[Placement, float] = {}  # the limits that these were more than
 
     def best(self, placements: Sequence[Placement]) -> list[Placement]:
         """The placements that the formula finds best, and those of the best homes: variants of one
         home that the formula takes for too short shall not be all that is played."""
-        ranked = sorted(placements, key=self._formula)
+        ranked = sorted(placements, key=self.by_formula)
         by_home: dict[object, list[Placement]] = {}
         for one in ranked:
             home = one.tiers, one.grad_tier, one.activation_tiers, one.host_versions, one.cached
@@ -47,21 +49,21 @@ class Weighed:
     def fastest(
         self, placements: Sequence[Placement], device_limit: int, host_limit: int
     ) -> tuple[float, Placement]:
-        """Seconds and placement of the shortest step, the best homes rearranged: as many of them as
-        are worth it, fewer of a model of many layers, whose step takes longer to play. One with all
+        """Seconds and placement of the shortest step, the best homes rearranged (rearrange.py), and
+        of those the best moved record by record (moves.py): fewer of a model of many records, of
+        which each is little of the whole and whose step takes longer to play. One with all
         state on the device is taken where others are hardly shorter: it needs no link."""
         sizes = self._model.sizes
-        most = max(1, _NUM_REARRANGED // len(sizes.spec.records))
+        limits = {"device_limit": device_limit, "host_limit": host_limit}
+        most = max(1, min(_MOST_REARRANGED, _NUM_REARRANGED // len(sizes.spec.records)))
         found = [
-            rearranged(
-                sizes,
-                one,
-                device_limit=device_limit,
-                host_limit=host_limit,
-                about=self._formula,
-                seconds=self._played,
-            )
+            rearranged(sizes, one, **limits, about=self.by_formula, seconds=self.played)
             for one in self._fastest_homes(self.best(placements), most)
+        ]
+        settling = _NUM_SETTLED if len(sizes.spec.records) <= FEW_RECORDS else 1
+        found += [
+            settled(sizes, one, **limits, about=self.by_formula, seconds=self.played)
+            for one in sorted(found, key=_rank)[:settling]
         ]
         shortest = min(found, key=_rank)
         at_home = [one for one in found if set(one[1].tiers) == {"device"}]
@@ -74,7 +76,7 @@ class Weighed:
         least: dict[object, float] = {}
         limit = inf
         for one in placements:
-            seconds = self._played(one, limit)
+            seconds = self.played(one, limit)
             times.append((seconds, one))
             least[one.tiers] = min(seconds, least.get(one.tiers, inf))
             if len(least) >= most:
@@ -84,22 +86,23 @@ class Weighed:
             homes.setdefault(one.tiers, one)
         return list(homes.values())[:most]
 
-    def _formula(self, placement: Placement) -> float:
-        seconds = self._by_formula.get(placement)
+    def by_formula(self, placement: Placement) -> float:
+        """Seconds of the step by the formula."""
+        seconds = self._formula_seconds.get(placement)
         if seconds is None:
             way = planned_way(self._model.config, placement)
             seconds = self._step_formula.seconds(placement, way)
-            self._by_formula[placement] = seconds
+            self._formula_seconds[placement] = seconds
         return seconds
 
-    def _played(self, placement: Placement, limit: float = inf) -> float:
+    def played(self, placement: Placement, limit: float = inf) -> float:
         """The step played through; inf where that is sure to be more than `limit`."""
-        known = self._by_playing.get(placement)
+        known = self._played_seconds.get(placement)
         if known is not None and (known < inf or limit <= self._given_up[placement]):
             return known
         way = planned_way(self._model.config, placement)
         seconds = step_seconds(self._model, placement, way, self._drives, limit=limit)
-        self._by_playing[placement] = seconds
+        self._played_seconds[placement] = seconds
         self._given_up[placement] = limit
         return seconds
 

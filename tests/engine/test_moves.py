@@ -1,0 +1,110 @@
+"""One record elsewhere: what is asked for is kept, all of it fits, and no step gets longer."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from headrace.engine import TrainConfig, shape_spec
+from headrace.engine.home_choices import repeat
+from headrace.engine.homes import Placement, Tier
+from headrace.engine.moves import neighbours, settled
+from headrace.engine.rates import default_rates
+from headrace.engine.sizes import Sizes
+from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.engine.weighing import Weighed
+
+GIB = 2**30
+SPEC = shape_spec("llama-8b-vocab-32k", 3)
+COUNT = len(SPEC.records)
+LAYERS = SPEC.indices["layer"]
+MIXED: tuple[Tier, ...] = ("nvme", *repeat("host", COUNT - 2), "device")
+
+
+def sizes_of(**settings: Any) -> Sizes:
+    given: dict[str, Any] = {
+        "model": "m", "dataset": "d", "device": "cuda", "compute_dtype": "bfloat16",
+        "batch_rows": 4, "microbatch_rows": 2, "packing": "off", "loss_chunk_tokens": 1024,
+    }  # fmt: skip
+    return Sizes.of(SPEC, TrainConfig(**(given | settings)), 1024)
+
+
+def test_each_record_moves_to_each_tier_and_trades_with_each_other() -> None:
+    sizes = sizes_of()
+    found = {one.tiers for one in neighbours(sizes, Placement(tiers=MIXED, num_slots=2), 24 * GIB)}
+    moves = {
+        tuple(tier if j == i else home for j, home in enumerate(MIXED))
+        for i in range(COUNT)
+        for tier in ("device", "host", "nvme")
+    }
+    # The layer in the middle is like both of its neighbours, which stand for it.
+    middle = LAYERS[1]
+    assert found >= {tiers for tiers in moves if tiers[middle] == MIXED[middle]}
+    assert ("device", *MIXED[1:-1], "nvme") in found
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"state_tier": "host"},
+        {"clip_way": "speculative"},
+        {"clip_way": "serial"},
+        {"optimizer_device": "host"},
+        {"grad_tier": "device"},
+        {"recompute": "all"},
+        {"num_slots": 4},
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_stays(asked: dict[str, Any]) -> None:
+    sizes = sizes_of(**asked)
+    begun: tuple[Tier, ...] = repeat("host", COUNT) if "state_tier" in asked else MIXED
+    placement = Placement(tiers=begun, num_slots=asked.get("num_slots", 2))
+    found = list(neighbours(sizes, placement, 24 * GIB))
+    assert found
+    for one in found:
+        there = tuple(i for i in LAYERS if one.tiers[i] == "host")
+        assert set(one.on_host) <= set(there)
+        assert one.num_slots == placement.num_slots
+        if "state_tier" in asked:
+            assert set(one.tiers) == {"host"}
+        if asked.get("clip_way") == "speculative":
+            assert one.host_versions == (2 if "host" in one.tiers else 1)
+        if asked.get("clip_way") == "serial":
+            assert one.host_versions == 1
+        if "optimizer_device" in asked:
+            assert one.on_host == there
+        if "grad_tier" in asked:
+            assert one.grad_tier == "device"
+        if "recompute" in asked:
+            assert not one.keep_layers
+
+
+def test_it_fits_and_no_move_is_left_that_shortens_the_step() -> None:
+    sizes = sizes_of()
+    drives = default_rates("cuda").default_volume
+    weighed = Weighed(StepModel(sizes, default_rates("cuda"), StepLoad.of(sizes)), drives)
+    begun = Placement(tiers=repeat("nvme", COUNT), num_slots=2)
+    limits = {"device_limit": 14 * GIB, "host_limit": 8 * GIB}
+    search = {**limits, "about": weighed.by_formula, "seconds": weighed.played}
+    seconds, found = settled(sizes, (weighed.played(begun, inf), begun), **search)  # type: ignore[arg-type]
+    assert seconds == weighed.played(found, inf) < 0.8 * weighed.played(begun, inf)
+    assert sizes.device(found) <= 14 * GIB and sizes.host(found) <= 8 * GIB
+    assert settled(sizes, (seconds, found), **search) == (seconds, found)  # type: ignore[arg-type]
+
+
+def test_a_strategy_keeps_its_rule() -> None:
+    sizes = sizes_of(strategy="ratel")
+    begun = Placement(tiers=repeat("nvme", COUNT), num_slots=2)
+    found = settled(
+        sizes, (1.0, begun), device_limit=2**60, host_limit=2**60,
+        about=lambda one: float(one == begun), seconds=lambda one, _: float(one == begun),
+    )  # fmt: skip
+    assert found == (1.0, begun)
+
+
+def test_weights_that_are_cached_are_left_where_they_are() -> None:
+    sizes = sizes_of()
+    placed = Placement(tiers=repeat("nvme", COUNT), num_slots=2)
+    assert not list(neighbours(sizes, replace(placed, cached=(0, 1)), 24 * GIB))
