@@ -60,8 +60,8 @@ def conditions(
             continue
         kept = model.layer_of[visit.record] in placement.keep_layers
         recomputed = visit.action == "backward" and not kept
-        key = (visit.phase, placement.tiers[visit.record], recomputed, once.costs)
-        groups.setdefault(key, []).append(double.costs)
+        key = (visit.phase, placement.tiers[visit.record], recomputed, once.own_costs)
+        groups.setdefault(key, []).append(double.own_costs)
     return [_condition(model, key, doubles, drives) for key, doubles in groups.items()]
 
 

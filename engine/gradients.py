@@ -56,16 +56,21 @@ class Gradients:
         resident = work.resident_grads.get(layout.name)
         if resident is not None:
             return resident.tensor(work.dtype, layout.num_elements)
-        buffer = work.next_grad_buffer()
-        buffer.free.order()
-        flat = buffer.device.tensor(work.dtype, layout.num_elements)
         home = work.grad_homes.get(layout.name)
+        rows: Tensor | None = None
         if early or home is None:  # a table: its accumulator holds it
             assert work.table_grad is not None
             rows = work.table_rows(layout, work.table_grad).view(-1)
+            if rows.dtype == work.dtype and rows.numel() == layout.num_elements:
+                return rows
+        buffer = work.next_grad_buffer()
+        buffer.free.order()
+        flat = buffer.device.tensor(work.dtype, layout.num_elements)
+        if rows is not None:
             flat[: rows.numel()] = rows
             flat[rows.numel() :] = 0
             return flat
+        assert home is not None
         count = layout.num_params if layout.kind == "head" else layout.num_elements
         flat[count:] = 0
         work.transfer.to_device(

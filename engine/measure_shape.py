@@ -1,7 +1,10 @@
 """Measuring a model's own layers and head: operations a second at several microbatch sizes."""
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
+from statistics import mean
 
 import torch
 from torch import Tensor
@@ -10,7 +13,7 @@ from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
 from .layer import LayerModule, Weights, param_views
-from .layer_graph import Grads, backward, forward_graph
+from .layer_graph import Grads, LayerGraph, backward, forward_graph
 from .measure_box import round_clock
 from .measure_work import measure_work
 from .model import ModelSpec, RecordLayout
@@ -24,7 +27,8 @@ _LONG_SECONDS = 1.0
 _COPIES = {"cpu": 4, "cuda": 1}  # of a layer, in turn
 _MOST_BYTES = 2**31  # of all of them; larger ones pass through no cache
 _ROW_TOKENS = 1024
-_HEAD_TOKENS = {"cpu": 128, "cuda": 2048}
+_HEAD_TOKENS = {"cpu": 128, "cuda": 2048}  # a processor takes more where they are quickly done
+_HEAD_OPERATIONS = 4e10
 
 
 def measure_shape(
@@ -35,30 +39,43 @@ def measure_shape(
     clock = round_clock(config.device, full=full)
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     module = LayerModule(spec, device=device, dtype=dtype, compile=config.compile)
+    surroundings = _Surroundings(spec, module, clock, dtype)
     layers: list[LayerRate] = []
     for tokens in TOKENS[device.type]:
         if layers and most_tokens is not None and tokens > 2 * most_tokens:
             break
-        rate, seconds = _time_layer(spec, module, clock, dtype, tokens)
+        rate, seconds = _time_layer(spec, module, surroundings, clock, dtype, tokens)
         layers.append(rate)
         if seconds > _LONG_SECONDS:
             break
     return ShapeRates(
         measured_at=now(),
         layers=tuple(layers),
-        head_flops=_time_head(spec, config, module, clock, dtype),
+        head_flops=_time_head(
+            spec,
+            config,
+            module,
+            surroundings,
+            clock,
+            dtype,
+            _head_tokens(spec, config, most_tokens),
+        ),
         work=measure_work(spec, config, clock),
     )
 
 
 def _time_layer(
-    spec: ModelSpec, module: LayerModule, clock: Stopwatch, dtype: torch.dtype, tokens: int
+    spec: ModelSpec,
+    module: LayerModule,
+    surroundings: "_Surroundings",
+    clock: Stopwatch,
+    dtype: torch.dtype,
+    tokens: int,
 ) -> tuple[LayerRate, float]:
     """The first layer on random weights; its rates, and seconds of both passes."""
     layout = spec.of_kind("layer")[0]
     row = min(tokens, _ROW_TOKENS, spec.max_positions)
     rows = max(1, tokens // row)
-    surroundings = _Surroundings(spec, module, clock, dtype)
     hidden = torch.randn(rows, row, spec.hidden_size, dtype=dtype, device=clock.device)
     grad = torch.randn_like(hidden)
     positions = module.positions(row, torch.full((rows,), row), packed=False)
@@ -82,7 +99,45 @@ def _time_layer(
         forward_flops=flops / once,
         backward_flops=backward_part / max(twice - once, 0.5 * once),
     )
-    return rate, once + twice
+    if clock.device.type == "cuda":  # a GPU has no caches of that size, and its memory is no news
+        return rate, once + twice
+
+    def graph(weights: Weights) -> LayerGraph:
+        return forward_graph(module, layout, weights, hidden, positions)
+
+    there, back = _time_kept(surroundings, clock, graph, grad)
+    kept = replace(rate, kept_forward_flops=flops / there, kept_backward_flops=backward_part / back)
+    return kept, once + twice
+
+
+def _time_kept(
+    surroundings: "_Surroundings",
+    clock: Stopwatch,
+    forward: Callable[[Weights], LayerGraph],
+    grad: Tensor,
+) -> tuple[float, float]:
+    """Seconds of a layer's forward and of its backward pass where the activations are kept.
+
+    In the order of a step: forward over all of some layers, then backward, last layer first.
+    """
+    there: list[float] = []
+    back: list[float] = []
+    passed: list[tuple[Weights, LayerGraph]] = []
+
+    def go() -> None:
+        weights = surroundings.next_weights()
+        passed.append((weights, forward(weights)))
+
+    def come_back() -> None:
+        weights, graph = passed.pop()
+        surroundings.keep(*backward(graph, weights, grad))
+
+    while sum(there) + sum(back) < 2 * clock.part_seconds or not back:
+        for times, call in ((there, go), (back, come_back)):
+            for _ in range(surroundings.num_layers):
+                surroundings.between()
+                times.append(clock.once(call))
+    return mean(there), mean(back)
 
 
 class _Surroundings:
@@ -94,6 +149,7 @@ class _Surroundings:
     ) -> None:
         count, device = sum(one.num_elements for one in _records(spec)), clock.device
         copies = _COPIES[device.type] if 12 * count < _MOST_BYTES else 1
+        self.num_layers = copies
         self._apart = copies > 1
         self._weights = cycle([_random_weights(spec, module, device, dtype) for _ in range(copies)])
         self._kept: deque[Tensor] = deque(maxlen=copies)
@@ -137,10 +193,24 @@ def _records(spec: ModelSpec) -> list[RecordLayout]:
     return [layout, *filter(None, [spec.beside.get(layout.name)])]
 
 
+def _head_tokens(spec: ModelSpec, config: TrainConfig, most_tokens: int | None) -> int:
+    """Tokens that the head is timed with: as many as a chunk of the run, where that is quick."""
+    least = min(_HEAD_TOKENS[config.device], config.loss_chunk_tokens)
+    if config.device == "cuda":
+        return least
+    affordable = int(_HEAD_OPERATIONS / head_flops(spec, trained_tokens=1))
+    return max(least, min(config.loss_chunk_tokens, most_tokens or least, affordable))
+
+
 def _time_head(
-    spec: ModelSpec, config: TrainConfig, module: LayerModule, clock: Stopwatch, dtype: torch.dtype
+    spec: ModelSpec,
+    config: TrainConfig,
+    module: LayerModule,
+    surroundings: _Surroundings,
+    clock: Stopwatch,
+    dtype: torch.dtype,
+    tokens: int,
 ) -> float:
-    tokens = min(_HEAD_TOKENS[clock.device.type], config.loss_chunk_tokens)
     device, shape = clock.device, (spec.vocab_size, spec.hidden_size)
     table = torch.empty(shape, dtype=dtype, device=device).normal_(0, 0.02)
     trained = spec.trains_table
@@ -163,4 +233,6 @@ def _time_head(
             sums=LossSums.zero(device),
         )
 
-    return head_flops(spec, trained_tokens=tokens) / clock.seconds(head)
+    return head_flops(spec, trained_tokens=tokens) / clock.seconds(
+        head, between=surroundings.between
+    )

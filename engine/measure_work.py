@@ -48,6 +48,7 @@ def measure_work(spec: ModelSpec, config: TrainConfig, clock: Stopwatch) -> dict
 
     works: dict[Work, Callable[[int], object]] = {
         "join": lambda i: read_weights(states[i], sums[i]),
+        "join_kept": lambda i: read_weights(states[i], torch.empty(count, device=device)),
         "accumulate": lambda i: sums[i].add_(grads[i]),
         "finish": lambda i: round_and_square(sums[i], _target(sums, grads, i)),
         "update": lambda i: adamw_update(states[i], grads[i], factor, SCALARS),

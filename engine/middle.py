@@ -17,12 +17,11 @@ K = TypeVar("K")
 
 def middle_box(rounds: Sequence[Rates]) -> Rates:
     """The middle of what `measure_box` found: copies, memory, visits and the processor's work."""
-    both = [one.both for one in rounds if one.both is not None]
     return replace(
         rounds[-1],
         h2d=median(one.h2d for one in rounds),
         d2h=median(one.d2h for one in rounds),
-        both=median(both) if both else None,
+        both=_middle(one.both for one in rounds),
         host_memory=median(one.host_memory for one in rounds),
         device_memory=median(one.device_memory for one in rounds),
         visit_seconds=median(one.visit_seconds for one in rounds),
@@ -47,7 +46,14 @@ def _middle_layer(rounds: Sequence[LayerRate]) -> LayerRate:
         rounds[-1],
         forward_flops=median(one.forward_flops for one in rounds),
         backward_flops=median(one.backward_flops for one in rounds),
+        kept_forward_flops=_middle(one.kept_forward_flops for one in rounds),
+        kept_backward_flops=_middle(one.kept_backward_flops for one in rounds),
     )
+
+
+def _middle(rounds: Iterable[float | None]) -> float | None:
+    known = [one for one in rounds if one is not None]
+    return median(known) if known else None
 
 
 def _middle_work(rounds: Iterable[Mapping[K, float]]) -> dict[K, float]:

@@ -13,13 +13,16 @@ from .model import ModelSpec
 
 Origin = Literal["default", "described", "measured"]
 # Work on every parameter of a record, besides matrix products. `join`: the halves of a master to
-# an fp32 weight. `accumulate`: one microbatch's gradient to the sum. `finish`: a sum rounded, and
+# an fp32 weight; `join_kept`: to memory of its own, which a kept layer's weights take anew in
+# every step. `accumulate`: one microbatch's gradient to the sum. `finish`: a sum rounded, and
 # its norm. `update`: AdamW on the compute device; `host_update`: on the processor, in place;
 # `host_update_aside`: from one version of the state to the other.
-Work = Literal["join", "accumulate", "finish", "update", "host_update", "host_update_aside"]
+Work = Literal[
+    "join", "join_kept", "accumulate", "finish", "update", "host_update", "host_update_aside"
+]
 # Bytes of memory that each touches per parameter, to have a rate where only a bandwidth is known.
 BYTES_TOUCHED: Mapping[Work, int] = {
-    "join": 8, "accumulate": 10, "finish": 8, "update": 28, "host_update": 28,
+    "join": 8, "join_kept": 8, "accumulate": 10, "finish": 8, "update": 28, "host_update": 28,
     "host_update_aside": 40,  # the place that is written to is read first
 }  # fmt: skip
 
@@ -52,11 +55,24 @@ class VolumeRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRate:
-    """Floating-point operations a second of a layer for microbatches of so many tokens."""
+    """Floating-point operations a second of a layer for microbatches of so many tokens.
+
+    Those of a layer that is computed again in backward, and, `kept`, of one whose activations
+    stay: its forward pass writes them to fresh memory, and backward comes to them after other
+    layers. Where the latter were not measured, a kept layer goes by the former.
+    """
 
     tokens: int
     forward_flops: float
     backward_flops: float
+    kept_forward_flops: float | None = None
+    kept_backward_flops: float | None = None
+
+    def flops(self, *, backward: bool, kept: bool) -> float:
+        """Of one direction."""
+        plain = self.backward_flops if backward else self.forward_flops
+        own = self.kept_backward_flops if backward else self.kept_forward_flops
+        return own if kept and own is not None else plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +155,12 @@ class Rates:
             work={**self.work, **chosen.work},
         )
 
-    def flops(self, tokens: int, *, backward: bool) -> float:
-        """Operations a second at microbatches of that size, between the nearest known ones."""
-        rates = [
-            (one.tokens, one.backward_flops if backward else one.forward_flops)
-            for one in self.layers
-        ]
+    def flops(self, tokens: int, *, backward: bool, kept: bool = False) -> float:
+        """Operations a second at microbatches of that size, between the nearest known ones.
+
+        `kept`: of a layer whose activations stay from forward to backward.
+        """
+        rates = [(one.tokens, one.flops(backward=backward, kept=kept)) for one in self.layers]
         below = [one for one in rates if one[0] <= tokens]
         above = [one for one in rates if one[0] > tokens]
         if not below or not above:
@@ -236,6 +252,13 @@ def default_rates(device: str) -> Rates:
         host_memory=12e9,
         device_memory=12e9,
         layers=(LayerRate(tokens=256, forward_flops=1e11, backward_flops=1e11),),
-        work={"join": 5e8, "accumulate": 8e8, "finish": 3e8, "update": 1e8, "host_update": 1e8},
+        work={
+            "join": 5e8,
+            "join_kept": 4e8,
+            "accumulate": 8e8,
+            "finish": 3e8,
+            "update": 1e8,
+            "host_update": 1e8,
+        },
         default_volume=VolumeRates(read=2e9, write=1.5e9),
     )

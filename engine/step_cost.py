@@ -62,6 +62,13 @@ class VisitCost:
     costs: Costs
     bytes: tuple[int, int, int, int]  # by report.LINKS
     host_seconds: float = 0.0  # of the processor in the background
+    own_compute_seconds: float = 0.0  # without what is done for the table behind the first layer
+
+    @property
+    def own_costs(self) -> Costs:
+        """Those of the visited layer alone: the same for all that are alike."""
+        read, up, _, down, written = self.costs
+        return read, up, self.own_compute_seconds, down, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class StepModel:
         self.layer_of = {names[layer.name]: i for i, layer in enumerate(layers)}
         self._layers = [self.layer_of.get(i, -1) for i in range(len(self.spec.records))]
         self._head = self.spec.of_kind("head")
+        self._embedding = self.spec.of_kind("embedding")
         self._beside = self.spec.beside
         self.alike = _alike(
             [
@@ -174,17 +182,21 @@ class StepModel:
             if visit.pending or (visit.action == "update" and visit.phase == "optimizer"):
                 up += kept_grad_bytes(self.config, record)
         compute = self._compute(visit, record, kept=kept) + self.rates.visit_seconds
+        table = self._table_seconds(visit)
         h2d, d2h = moved.get("h2d", 0), moved.get("d2h", 0)
         read, written = moved.get("nvme_read", 0), moved.get("nvme_write", 0)
         if parked == "nvme":
             read, written = read + comes, written + goes
         if self.config.device == "cpu":  # these copies are made by the thread that computes
             compute += up / self.rates.h2d + down / self.rates.d2h
-            costs: Costs = (read, h2d, compute, d2h, written)
+            costs: Costs = (read, h2d, compute + table, d2h, written)
         else:
-            costs = (read, h2d + up, compute, d2h + down, written)
+            costs = (read, h2d + up, compute + table, d2h + down, written)
         return VisitCost(
-            phase=visit.phase, costs=costs, bytes=(read, written, h2d + up, d2h + down)
+            phase=visit.phase,
+            costs=costs,
+            bytes=(read, written, h2d + up, d2h + down),
+            own_compute_seconds=compute,
         )
 
     def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
@@ -238,17 +250,20 @@ class StepModel:
         weights = visit.reads != "nothing" and visit.action != "update"
         converted = self._width == 4 or record.base in CODED_FORMATS
         if weights and converted and not (kept and visit.action == "backward"):
-            seconds += self._per_element("join", elements)
+            seconds += self._per_element("join_kept" if kept else "join", elements)
         if visit.writes or visit.action == "update":
             seconds += self._per_element("update", elements)
         if visit.action in ("load_table", "load_head"):
             seconds += 2 * self._width * elements / memory
+            if visit.action == "load_table":  # its last piece makes the first layer's input
+                seconds += 2 * self._hidden_bytes / memory / len(self._embedding)
         elif visit.action == "forward":
-            seconds += self._layer_seconds(record, backward=False) / self._parts(visit)
+            layer = self._layer_seconds(record, backward=False, kept=kept)
+            seconds += layer / self._parts(visit)
         elif visit.action == "head":
             seconds += self._head_seconds() / self._parts(visit)
         elif visit.action == "backward":
-            layer = self._layer_seconds(record, backward=True)
+            layer = self._layer_seconds(record, backward=True, kept=kept)
             layer += 0 if kept else self._layer_seconds(record, backward=False)
             summed = self._summed_elements(record)
             layer += self._per_element("accumulate", summed) * self.load.microbatches
@@ -257,6 +272,17 @@ class StepModel:
             seconds += self._per_element("finish", summed) if self._place(visit).last else 0
         return seconds
 
+    def _table_seconds(self, visit: Visit) -> float:
+        """Behind the first layer's backward pass the gradient of its input goes into the table's,
+        whose rows are finished then."""
+        first = visit.action == "backward" and self.layer_of[visit.record] == 0
+        if not first or not self._place(visit).last or self._embedding[0].base is not None:
+            return 0.0
+        table = self.spec.vocab_size * self.spec.hidden_size
+        touched = 3 * SUM_BYTES * self.load.tokens * self.spec.hidden_size
+        touched += 0 if self.spec.tied else SUM_BYTES * table  # the sum begins at zero
+        return touched / self.rates.device_memory + self._per_element("finish", table)
+
     def _summed_elements(self, record: RecordLayout) -> int:
         """Elements of the gradients that a layer's backward pass sums up."""
         if record.base is None:
@@ -264,22 +290,24 @@ class StepModel:
         beside = self._beside.get(record.name)
         return 0 if beside is None else beside.num_elements
 
-    def _layer_seconds(self, record: RecordLayout, *, backward: bool) -> float:
+    def _layer_seconds(self, record: RecordLayout, *, backward: bool, kept: bool = False) -> float:
         flops = backward_flops if backward else layer_flops
         operations = flops(
             self.spec, record, tokens=self.load.tokens, row_tokens=self.load.row_tokens
         )
-        return operations / self.rates.flops(self._microbatch_tokens, backward=backward)
+        rate = self.rates.flops(self._microbatch_tokens, backward=backward, kept=kept)
+        return operations / rate
 
     def _head_seconds(self) -> float:
-        """Loss and both gradients; the sums of the table's rows are finished here."""
+        """Loss and both gradients; rows of a table that is the head's own are finished here."""
         table = self.spec.vocab_size * self.spec.hidden_size
         rate = self.rates.head_flops or self.rates.flops(self._microbatch_tokens, backward=True)
         tokens, dpo = self.load.trained_tokens, self.config.objective == "dpo"
         products = head_flops(self.spec, trained_tokens=tokens, of_preferences=dpo) / rate
         if not self.spec.trains_table:
             return products
-        return products + 4 * table / self.rates.device_memory + self._per_element("finish", table)
+        seconds = products + SUM_BYTES * table / self.rates.device_memory
+        return seconds + (0.0 if self.spec.tied else self._per_element("finish", table))
 
     def _per_element(self, work: Work, elements: int) -> float:
         return elements / self.rates.params_per_second(work)

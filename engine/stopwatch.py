@@ -28,14 +28,15 @@ class Stopwatch:
         self, call: Callable[[], object], *, between: Callable[[], None] = _nothing
     ) -> float:
         """Seconds of one call; what is done `between` calls does not count."""
-        self._once(call)
+        self.once(call)
         times: list[float] = []
         while len(times) < self.least or sum(times) < self.part_seconds:
             between()
-            times.append(self._once(call))
+            times.append(self.once(call))
         return median(times) if self.device.type == "cuda" else mean(times)
 
-    def _once(self, call: Callable[[], object]) -> float:
+    def once(self, call: Callable[[], object]) -> float:
+        """Seconds of this one call."""
         self._wait()
         started = perf_counter()
         call()

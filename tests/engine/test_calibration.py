@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -49,9 +49,11 @@ def test_what_is_measured_is_found_again_by_shape(volume: VolumeConfig) -> None:
     mine = found.for_shape(shape_key(SPEC, CONFIG))
     assert mine.origin == "measured" and [one.tokens for one in mine.layers] == [16, 32]
     assert all(one.forward_flops > 0 and one.backward_flops > 0 for one in mine.layers)
+    assert all(one.kept_forward_flops and one.kept_backward_flops for one in mine.layers)
     assert mine.head_flops is not None and mine.head_flops > 0
     assert set(mine.work) == {
         "join",
+        "join_kept",
         "accumulate",
         "finish",
         "update",
@@ -126,6 +128,39 @@ def test_a_plan_goes_by_what_was_measured() -> None:
         return plan.forecast.step.busy_seconds()["compute"]
 
     assert compute(slow) == pytest.approx(10 * compute(fast), rel=1e-6)
+
+
+@pytest.mark.parametrize("recompute", ["none", "all"])
+def test_a_layer_whose_activations_stay_goes_by_rates_of_its_own(
+    recompute: Literal["none", "all"],
+) -> None:
+    """Twice as fast both ways: of kept layers half the time, of recomputed ones all of it."""
+
+    def compute(**kept: float) -> float:
+        layer = LayerRate(tokens=64, forward_flops=1e9, backward_flops=1e9, **kept)
+        shape = ShapeRates(measured_at="now", layers=(layer,), head_flops=1e15)
+        rates = replace(
+            default_rates("cpu"), origin="measured", shapes={shape_key(SPEC, CONFIG): shape},
+            work=dict.fromkeys(default_rates("cpu").work, 1e15), device_memory=1e15, h2d=1e15,
+            d2h=1e15,
+        )  # fmt: skip
+        box = Box(device="cpu", device_bytes=2**32, host_bytes=2**32, volumes={"/d": 2**40},
+                  rates=rates)  # fmt: skip
+        config = replace(CONFIG, recompute=recompute)
+        plan = make_plan(SPEC, config, longest_row_tokens=64, box=box)
+        return plan.forecast.step.busy_seconds()["compute"]
+
+    share = compute(kept_forward_flops=2e9, kept_backward_flops=2e9) / compute()
+    assert share == pytest.approx(0.5 if recompute == "none" else 1.0, rel=1e-4)
+
+
+def test_the_head_is_timed_with_a_chunk_of_the_run_where_that_is_quick() -> None:
+    config = replace(CONFIG, loss_chunk_tokens=512)
+    assert measure_shape._head_tokens(SPEC, config, 256) == 256
+    assert measure_shape._head_tokens(SPEC, config, 4096) == 512
+    assert measure_shape._head_tokens(SPEC, config, None) == 128
+    large = shape_spec("llama3-70b", layers=1)  # 128 of its tokens are 8e11 operations
+    assert measure_shape._head_tokens(large, config, 4096) == 128
 
 
 def test_the_first_job_measures_and_the_second_does_not(

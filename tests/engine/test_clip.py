@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from headrace.engine import clip
 from headrace.engine.clip import clip_factor, sum_of_squares
 
 
@@ -23,6 +24,19 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     finally:
         torch.set_num_threads(threads)
     assert len(sums) == 1
+
+
+@pytest.mark.parametrize("num", [2048, 4096 * 17, 4096 * 700, 2048 * 601])
+def test_how_many_rows_are_squared_at_once_does_not_change_a_bit(
+    num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = torch.randn(num) * torch.logspace(-6, 6, num)
+    before = values.clone()
+    sums = set()
+    for rows in (1, 16, 256, 1000):
+        monkeypatch.setattr(clip, "_ROWS", rows)
+        sums.add(float(sum_of_squares(values)))
+    assert len(sums) == 1 and torch.equal(values, before)
 
 
 def test_a_value_that_is_not_finite_reaches_the_norm() -> None:

@@ -33,6 +33,16 @@ def test_two_rounds_of_five_that_were_disturbed_change_nothing() -> None:
     assert middle_shape([shape(one, 64, 256) for one in (8, 8, 3, 8, 2)]) == shape(8, 64, 256)
 
 
+def test_rates_of_kept_layers_are_taken_apart_and_stay_unknown_where_no_round_has_them() -> None:
+    def with_kept(rate: float) -> ShapeRates:
+        (layer,) = shape(8, 64).layers
+        kept = replace(layer, kept_forward_flops=rate, kept_backward_flops=2 * rate)
+        return replace(shape(8, 64), layers=(kept,))
+
+    assert middle_shape([with_kept(one) for one in (5, 3, 9)]) == with_kept(5)
+    assert middle_shape([shape(8, 64)] * 3).layers[0].kept_forward_flops is None
+
+
 def test_both_directions_at_once_stay_unknown_where_no_round_has_them() -> None:
     box = default_rates("cpu")
     assert middle_box([box, box]).both is None
