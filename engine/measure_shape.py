@@ -12,6 +12,7 @@ from torch import Tensor
 from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
+from .heap import trim_heap
 from .layer import LayerModule, Weights, param_views
 from .layer_graph import Grads, LayerGraph, backward, forward_graph
 from .measure_box import round_clock
@@ -233,6 +234,9 @@ def _time_head(
             sums=LossSums.zero(device),
         )
 
-    return head_flops(spec, trained_tokens=tokens) / clock.seconds(
-        head, between=surroundings.between
-    )
+    def between() -> None:
+        surroundings.between()
+        if device.type == "cpu":  # in a step, every chunk's logits take fresh pages
+            trim_heap()
+
+    return head_flops(spec, trained_tokens=tokens) / clock.seconds(head, between=between)

@@ -304,7 +304,7 @@ def verdict(case: str, rows: list[Row], device: str) -> Row:
 
 
 def auto_behind(ran: list[Row], device: str) -> float | None:
-    """Of the best step, the share that auto's takes more; None where auto did not run.
+    """Of the best step, the share that auto's takes more; None where it or every rival did not run.
 
     A rival that was given memory which auto was not, or that is the same run, is none.
     """
@@ -317,6 +317,8 @@ def auto_behind(ran: list[Row], device: str) -> float | None:
         if (device == "cuda" or row["strategy"] in FAIR_RIVALS)
         and row["same_run"] != auto["same_run"]
     ]
+    if not rivals:
+        return None
     return float(auto["measured_seconds"] / min([auto["measured_seconds"], *rivals]) - 1)
 
 
@@ -352,6 +354,8 @@ def say(found: dict[str, Any]) -> Iterator[str]:
                          f"{100 * one['worst_error']:.1f} % worst")  # fmt: skip
         if one["auto_behind_the_best"] is not None:
             parts.append(f"auto {100 * one['auto_behind_the_best']:.1f} % behind the best")
+        else:
+            parts.append("auto beside no other")
         parts.append("memory as planned" if one["memory_as_planned"] else "MEMORY NOT AS PLANNED")
         yield ", ".join(parts)
     for name, one in found["repeated"].items():
@@ -364,7 +368,11 @@ def say(found: dict[str, Any]) -> Iterator[str]:
             f"{100 * found['worst_error']:.1f} % worst; at the speed meanwhile "
             f"{100 * found['median_error_then']:.1f} % and "
             f"{100 * found['worst_error_then']:.1f} %: "
-            + ("all held" if found["holds"] else "NOT ALL HELD")
+            + (
+                f"all held that ran ({len(found['cases'])} cases)"
+                if found["holds"]
+                else "NOT ALL HELD"
+            )
         )
 
 
