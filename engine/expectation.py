@@ -11,7 +11,8 @@ from .model import ModelSpec
 from .plan import Plan
 from .rates import Rates
 from .report import LINKS, LinkReport, StepReport
-from .step_cost import StepLoad, StepModel
+from .step_cost import StepModel
+from .step_load import StepLoad
 from .visits import redo_visits
 
 DRIFT = 0.2  # of the planned time: from here on it is told

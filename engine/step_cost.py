@@ -1,15 +1,15 @@
 """What each visit of a step takes: bytes over each link, seconds of compute. Pure, no torch."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .config import NUM_ANSWERS, TrainConfig
+from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier
 from .model import CODED_FORMATS, ModelSpec, RecordLayout
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
+from .step_load import StepLoad
 from .visits import Phase, Visit, visit_bytes
 
 SUM_BYTES = 4  # of an element of a gradient's sum
@@ -18,36 +18,6 @@ FAR: tuple[Tier, ...] = ("host", "nvme")  # tiers from which layer inputs come b
 _State = tuple[Tier, bool, Tier | None, bool]  # home, kept, where its input waits, gradients far
 
 Costs = tuple[float, float, float, float, float]  # by timeline.STAGES: compute in seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLoad:
-    """What passes through the model in one step. `tokens` count the padding, too; `row_tokens` are
-    those that attend to each other, of preferences an answer's."""
-
-    tokens: int
-    microbatches: int
-    row_tokens: int
-    trained_tokens: int
-
-    @classmethod
-    def of(
-        cls, sizes: Sizes, *, row_tokens: float | None = None, trained_share: float = 1.0
-    ) -> "StepLoad":
-        """The largest step, or one of rows of `row_tokens` tokens, padding included."""
-        config = sizes.config
-        tokens = sizes.step_tokens
-        if row_tokens is not None:
-            tokens = min(tokens, math.ceil(config.batch_rows * row_tokens))
-        microbatches = math.ceil(config.batch_rows / config.microbatch_rows)
-        if config.packing == "on":
-            microbatches = math.ceil(tokens / sizes.microbatch_tokens)
-        return cls(
-            tokens=tokens,
-            microbatches=microbatches,
-            row_tokens=max(1, tokens // (config.batch_rows * NUM_ANSWERS[config.objective])),
-            trained_tokens=math.ceil(tokens * trained_share),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

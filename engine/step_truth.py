@@ -9,7 +9,7 @@ from .expectation import DriftWatch, Expectation
 from .homes import Way
 from .report import Emit, Level, RunEvent, StepReport
 from .step import StepOutcome
-from .step_cost import StepLoad
+from .step_load import StepLoad
 from .step_report import Links, StepClock
 from .workspace import Workspace
 

@@ -33,7 +33,8 @@ from headrace.engine.measure_shape import measure_shape
 from headrace.engine.middle import middle_shape
 from headrace.engine.plan import Plan
 from headrace.engine.rates import Rates, ShapeRates
-from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.engine.step_cost import StepModel
+from headrace.engine.step_load import StepLoad
 from headrace.service.child import become_like_a_worker
 from headrace.storage import VolumeConfig, calibrate_volume
 

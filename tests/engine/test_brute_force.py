@@ -14,7 +14,8 @@ from headrace.engine.cost import step_seconds
 from headrace.engine.homes import NearTier, Placement, Tier
 from headrace.engine.rates import LayerRate, Rates, VolumeRates
 from headrace.engine.sizes import Sizes
-from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.engine.step_cost import StepModel
+from headrace.engine.step_load import StepLoad
 from headrace.engine.strategies import STRATEGIES
 from headrace.engine.ways import planned_way
 

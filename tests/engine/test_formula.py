@@ -16,7 +16,8 @@ from headrace.engine.homes import Placement, Tier, Way
 from headrace.engine.orders import last_record
 from headrace.engine.rates import VolumeRates, default_rates
 from headrace.engine.sizes import Sizes
-from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.engine.step_cost import StepModel
+from headrace.engine.step_load import StepLoad
 from headrace.engine.ways import planned_way
 
 SPEC = shape_spec("llama3-8b", 5)

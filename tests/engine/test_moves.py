@@ -12,7 +12,8 @@ from headrace.engine.homes import Placement, Tier
 from headrace.engine.moves import neighbours, settled
 from headrace.engine.rates import default_rates
 from headrace.engine.sizes import Sizes
-from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.engine.step_cost import StepModel
+from headrace.engine.step_load import StepLoad
 from headrace.engine.weighing import Weighed
 
 GIB = 2**30

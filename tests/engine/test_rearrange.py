@@ -20,7 +20,8 @@ from headrace.engine.placement import choose_placement
 from headrace.engine.rates import VolumeRates, default_rates
 from headrace.engine.rearrange import rearranged
 from headrace.engine.sizes import Sizes
-from headrace.engine.step_cost import StepLoad, StepModel
+from headrace.engine.step_cost import StepModel
+from headrace.engine.step_load import StepLoad
 from headrace.engine.ways import planned_way
 from runs import Run, assert_same_state
 from tiny import make_tiny_llama
