@@ -21,6 +21,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Headrace needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	@echo "installing into $(VENV), once: some minutes and 2 GB, more where torch comes with CUDA"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'

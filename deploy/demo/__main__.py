@@ -142,7 +142,7 @@ def answers(
 def export(url: str, ran: Ran, target: Path) -> Path:
     """Copy the fine-tuned model out of the daemon's care, by the command line."""
     command = [sys.executable, "-m", "headrace.service", "export", ran.job["id"], str(target)]
-    subprocess.run([*command, "--url", url], check=True)
+    subprocess.run([*command, "--url", url, "--text"], check=True)
     return target
 
 
