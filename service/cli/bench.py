@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import ByteSize, Json, Volumes, parse_size
+from .options import BenchVolumes, DeviceBytes, HostBytes, Json, parse_size
 from .output import CliError, console, human_bytes, print_json, print_table
 
 Shape = Annotated[str, typer.Option(help="A named shape, filled with random weights.")]
@@ -81,9 +81,9 @@ def step(
     max_grad_norm: MaxGradNorm = 1.0,
     deterministic: Deterministic = True,
     durability: Durability = "step",
-    device_bytes: ByteSize = None,
-    host_bytes: ByteSize = None,
-    volume: Volumes = None,
+    device_bytes: DeviceBytes = None,
+    host_bytes: HostBytes = None,
+    volume: BenchVolumes = None,
     throttle: Throttle = None,
     as_json: Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .bench import Layers, MicrobatchRows, Shape, TokensPerRow, box
-from .options import ByteSize, Json, Volumes, parse_size
+from .options import BenchVolumes, DeviceBytes, HostBytes, Json, parse_size
 from .output import CliError, Exit, console, human_bytes, print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def strategies(
     tokens_per_row: TokensPerRow = 64,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps, after one.")] = 3,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    device_bytes: ByteSize = None,
-    host_bytes: ByteSize = None,
-    volume: Volumes = None,
+    device_bytes: DeviceBytes = None,
+    host_bytes: HostBytes = None,
+    volume: BenchVolumes = None,
     throttle: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Slow each volume to that a second.")
     ] = None,

@@ -29,13 +29,17 @@ class Wanted:
     rules: Mapping[str, Any] = field(default_factory=dict)
 
     def key(self) -> str:
-        """The key of the contents of all these files, and of what was asked."""
-        from headrace.engine import content_key, model_key
+        """The key of the contents of all these files, and of what was asked. CliError for what is
+        no model."""
+        from headrace.engine import ModelError, content_key, model_key
 
         from ..hyperparameters import row_rules, settle
 
         files = [path for path in (self.file, self.valid) if path]
-        model = model_key(self.model) if self.model else None
+        try:
+            model = model_key(self.model) if self.model else None
+        except ModelError as error:
+            raise CliError(str(error), Exit.REFUSED) from error
         rules = dict(self.rules) if self.model else {}
         rules["usual"] = row_rules(settle({}, num_rows=1, max_positions=1))
         rules["objective"] = self.method

@@ -27,7 +27,7 @@ def show(report: Mapping[str, Any]) -> None:
 
 def _show_file(report: Mapping[str, Any], out: Console) -> None:
     for name, value in report.items():
-        if name not in DRAWN:
+        if name not in DRAWN and (name == "problems" or _says_something(value)):
             out.print(f"{name}: {_shown(value)}", markup=False)
     if report.get("histogram"):
         out.print("rows by tokens:")
@@ -49,10 +49,16 @@ def bars(histogram: Mapping[str, int]) -> list[str]:
     ]
 
 
+def _says_something(value: Any) -> bool:
+    """False for what a report leaves open or has none of; a count of 0 is said."""
+    return isinstance(value, int | float) or bool(value)
+
+
 def _shown(value: Any) -> str:
     """A list one item a line, a mapping on one line, everything else as it is."""
     if isinstance(value, list | tuple) and value:
         return "".join(f"\n  {_shown(item)}" for item in value)
     if isinstance(value, dict) and value:
-        return ", ".join(f"{name}: {_shown(item)}" for name, item in value.items())
-    return str(value or 0) if isinstance(value, int) else str(value or "none")
+        told = ((name, item) for name, item in value.items() if _says_something(item))
+        return ", ".join(f"{name}: {_shown(item)}" for name, item in told)
+    return str(value or 0) if isinstance(value, int | float) else str(value or "none")

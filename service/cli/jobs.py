@@ -207,7 +207,11 @@ def export(
         Path, typer.Argument(help="The directory, or GGUF file, to make; it must not exist yet.")
     ],
     checkpoint: Annotated[
-        str | None, typer.Option(help="A checkpoint of the job, by its id or name.")
+        str | None,
+        typer.Option(
+            help="A checkpoint of the job, by its id or name; the job's page lists them, and so "
+            "does GET /v1/fine_tuning/jobs/ID/checkpoints."
+        ),
     ] = None,
     gguf: Annotated[
         bool, typer.Option("--gguf", help="The GGUF file that the job made beside its model.")
@@ -230,7 +234,7 @@ def export(
         name = checkpoint or job.get("fine_tuned_model")
         if name is None:
             reason = f"job {job_id} is {job['status']}; only a job that succeeded has an export"
-            raise CliError(reason, Exit.REFUSED)
+            raise CliError(f"{reason}. {_way_to_export(job)}", Exit.REFUSED)
         told = None if checkpoint else find_report(job, gguf=gguf)
         source = Path(client.model(name)["path"])
         if gguf:
@@ -244,6 +248,16 @@ def export(
         print_json({**answer, "bytes": copied, "report": told})
     else:
         console().print(f"{human_bytes(copied)} in {target}{describe_check(told)}", markup=False)
+
+
+def _way_to_export(job: dict[str, Any]) -> str:
+    """What leads to an export of a job that has none."""
+    checkpoint = "--checkpoint copies one of the checkpoints that its page lists, if any"
+    if job["status"] in ("paused", "failed"):
+        return f"`headrace resume {job['id']}` goes on with it; {checkpoint}"
+    if job["status"] == "cancelled":
+        return f"Submit it again; {checkpoint}"
+    return f"`headrace watch {job['id']}` tells when it has; {checkpoint}"
 
 
 def _act(job_id: str, verb: str, url: str, token_file: Path | None, as_json: bool) -> None:

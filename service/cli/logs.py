@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -26,16 +27,22 @@ def logs(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Print what happened to a job, oldest first. Ctrl-C ends the following, never the job."""
+    """Print what happened to a job, oldest first. Ctrl-C ends the following, never the job.
+
+    What is told again and again, such as the progress of an import, is one line of the text.
+    """
     with connect(url, token_file) as client:
         told = newest_events(client, job_id, lines, steps=steps)
         last = max((event["seq"] for event in told), default=0)
+        later = later_events(client, job_id, last, steps=steps) if follow else ()
+        said = None
         try:
-            for event in told:
-                _print(event, as_json)
-            if follow:
-                for event in later_events(client, job_id, last, steps=steps):
-                    _print(event, as_json)
+            for event in chain(told, later):
+                if as_json:
+                    print_json(event)
+                elif (event["level"], event["message"]) != said:
+                    _print(event)
+                said = event["level"], event["message"]
         except KeyboardInterrupt:
             raise typer.Exit(Exit.INTERRUPTED) from None
 
@@ -71,10 +78,7 @@ def _is_shown(event: dict[str, Any], steps: bool) -> bool:
     return steps or event["kind"] not in STEPS
 
 
-def _print(event: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(event)
-        return
+def _print(event: dict[str, Any]) -> None:
     clock = datetime.fromtimestamp(event["created_at"]).strftime("%Y-%m-%d %H:%M:%S")
     level = "" if event["level"] == "info" else f"{event['level']}: "
     console().print(f"{clock}  {level}{event['message']}", markup=False)

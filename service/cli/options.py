@@ -23,6 +23,7 @@ Json = Annotated[
     typer.Option(
         "--json/--text",
         callback=_by_output,
+        show_default=False,  # what suits the output, which `help` says
         help="JSON for programs, text for people; by itself, JSON where output is no terminal "
         "(HEADRACE_OUTPUT=text or json decides otherwise).",
     ),
@@ -57,10 +58,22 @@ Volumes = Annotated[
     typer.Option(
         "--volume",
         metavar="PATH[:BYTES]",
-        help="A directory on a drive for the training state, with an optional limit; repeatable.",
+        help="A directory on a drive for the training state, with an optional limit; repeatable. "
+        "Without one: volumes in the data directory.",
     ),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+BenchVolumes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volume",
+        metavar="PATH[:BYTES]",
+        help="A directory on a drive for the training state, with an optional limit; repeatable. "
+        "Without one: here.",
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu or cuda; auto unless given.")
+]
 Strategy = Annotated[
     str | None,
     typer.Option(
@@ -87,7 +100,24 @@ JobSettings = Annotated[
         "limits.max_hours=2, method.dpo.hyperparameters.beta=0.2; repeatable.",
     ),
 ]
-ByteSize = Annotated[str | None, typer.Option(metavar="BYTES", help="Such as 800MB or 2GiB.")]
+DeviceBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--device-bytes",
+        metavar="BYTES",
+        help="What training may take of the device's memory, such as 800MB or 2GiB. Unless given: "
+        "90 % of what is free of a GPU's; on the CPU 40 % of free memory.",
+    ),
+]
+HostBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--host-bytes",
+        metavar="BYTES",
+        help="What training may take of host memory beside the process itself, such as 800MB or "
+        "2GiB. Unless given: 80 % of what is free; on the CPU 40 %.",
+    ),
+]
 
 
 def parse_size(text: str | None) -> int | None:

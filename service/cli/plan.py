@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ByteSize, Device, Json, ModelsDirs, Strategy, Volumes
+from .options import Device, DeviceBytes, HostBytes, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, print_json
 from .plan_view import show_plan, show_schemes
 from .run_settings import exact_bytes, option_of, run_values
@@ -79,8 +79,8 @@ def plan(
     models_dir: ModelsDirs = None,
     volume: Volumes = None,
     device: Device = None,
-    device_bytes: ByteSize = None,
-    host_bytes: ByteSize = None,
+    device_bytes: DeviceBytes = None,
+    host_bytes: HostBytes = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would take: time, memory, bytes, wear, and what it would wait for.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ByteSize, Device, Json, ModelsDirs, Volumes
+from .options import Device, DeviceBytes, HostBytes, Json, ModelsDirs, Volumes
 from .output import CliError, Exit, console, print_json
 
 if TYPE_CHECKING:
@@ -16,7 +16,11 @@ Config = Annotated[
     Path | None, typer.Option("--config", help="A TOML file; options given here override it.")
 ]
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where jobs, files and the journal live.")
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        help="Where jobs, files and the journal live; ~/.local/share/headrace unless given.",
+    ),
 ]
 
 
@@ -24,12 +28,16 @@ def serve(
     config: Config = None,
     data_dir: DataDir = None,
     models_dir: ModelsDirs = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on; 127.0.0.1 unless given.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port; 8400 unless given.")
+    ] = None,
     volume: Volumes = None,
     device: Device = None,
-    device_bytes: ByteSize = None,
-    host_bytes: ByteSize = None,
+    device_bytes: DeviceBytes = None,
+    host_bytes: HostBytes = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error; debug logs every request.")
     ] = None,

@@ -56,7 +56,8 @@ def _worker(worker: Mapping[str, Any]) -> str:
     if worker.get("job_id"):
         words.append(f"with {worker['job_id']}")
     if worker.get("restarts"):
-        words.append(f"started again {worker['restarts']} times")
+        times = "once" if worker["restarts"] == 1 else f"{worker['restarts']} times"
+        words.append(f"started again {times}")
     if worker.get("last_death"):
         words.append(f"last died of: {worker['last_death']}")
     return ", ".join(words)
@@ -142,7 +143,8 @@ def _job(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "validation loss", _number(engine.get("valid_loss"), "{:.4f}") or ""
     yield "tokens/s", _number(engine.get("tokens_per_s"), "{:.4g}") or ""
     yield "left", _number(engine.get("eta_s"), "{}", human_seconds) or ""
-    yield "held up by", str(engine.get("bottleneck") or "")
+    if job.get("status") == "running":  # later it would be that of the last step
+        yield "held up by", str(engine.get("bottleneck") or "")
     yield "place in queue", str(engine.get("queue_position") or "")
     yield "waits for", str(engine.get("waits_for") or "")
     yield "starts", _clock(engine.get("estimated_start"))
@@ -159,6 +161,8 @@ def _job(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "result files", ", ".join(job.get("result_files") or ())
     for warning in engine.get("warnings") or ():
         yield "warning", str(warning)
+    if job.get("status") == "paused":
+        yield "go on", f"headrace resume {job.get('id')}"
     yield "more", f"headrace logs {job.get('id')}; all of it with --json"
 
 

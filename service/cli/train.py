@@ -9,7 +9,16 @@ import typer
 
 from ..client import ServerEvent
 from ..rates import Rates
-from .options import ByteSize, Device, JobSettings, Json, ModelsDirs, Strategy, Volumes
+from .options import (
+    Device,
+    DeviceBytes,
+    HostBytes,
+    JobSettings,
+    Json,
+    ModelsDirs,
+    Strategy,
+    Volumes,
+)
 from .output import CliError, Exit, console, print_json
 from .progress import Progress
 from .serve import Config, DataDir, load_settings
@@ -37,8 +46,8 @@ def train(
     models_dir: ModelsDirs = None,
     volume: Volumes = None,
     device: Device = None,
-    device_bytes: ByteSize = None,
-    host_bytes: ByteSize = None,
+    device_bytes: DeviceBytes = None,
+    host_bytes: HostBytes = None,
     as_json: Json = False,
 ) -> None:
     """Train one job in the foreground. The same command again goes on from the last commit.

@@ -49,7 +49,8 @@ def test_help_imports_neither_torch_nor_transformers_nor_the_server() -> None:
 )  # fmt: skip
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == Exit.OK
-    assert "--json" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--json" in shown and "default: text" not in shown
 
 
 def test_serve_refuses_a_models_directory_that_is_not_there(
@@ -230,11 +231,30 @@ def test_refusal_for_want_of_a_token_says_where_to_put_it(
     assert "HEADRACE_TOKEN" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("status", "way"),
+    [
+        ("running", "headrace watch ftjob-1"),
+        ("paused", "headrace resume ftjob-1"),
+        ("failed", "headrace resume ftjob-1"),
+        ("cancelled", "Submit it again"),
+    ],
+)
+def test_an_export_that_is_not_there_says_what_leads_to_one(
+    status: str, way: str, daemon: ScriptedDaemon, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "status": status, "fine_tuned_model": None})
+    assert run("export", "ftjob-1", tmp_path / "mine") == Exit.REFUSED
+    told = capsys.readouterr().err
+    assert way in told and "--checkpoint" in told
+
+
 def test_status_keeps_to_what_people_read_and_is_no_wider_than_its_values(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = {"step": 3, "plan": {"slots": 3}, "bottleneck": "waits " * 50}
-    daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "engine": engine})
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "status": "running", "engine": engine})
     run("status", "ftjob-1")
     shown = capsys.readouterr().out
     assert "held up by" in shown and "slots" not in shown

@@ -113,6 +113,27 @@ def test_data_check_names_a_file_that_it_cannot_read(
     assert run_json(capsys, "data", "check", rows)[1]["cached"] is False
 
 
+def test_data_check_of_a_model_that_is_none_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(PAIR) + "\n")
+    for model in ("smollm2", tmp_path):  # a daemon's name for one; a directory of something else
+        assert run("data", "check", rows, "--model", model) == Exit.REFUSED
+        assert f"headrace: {model}" in capsys.readouterr().err
+
+
+def test_people_read_of_a_check_what_there_is_and_that_there_are_no_problems(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "The river is wide."}\n')
+    assert run("data", "check", rows, "--model", model, "--text") == Exit.OK
+    shown = capsys.readouterr().out.splitlines()
+    assert {"rows: 1", "bad_rows: 0", "problems: none"} <= {*shown}
+    assert [line for line in shown if "none" in line] == ["problems: none"]
+
+
 def test_data_check_with_a_model_counts_what_is_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

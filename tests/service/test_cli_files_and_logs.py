@@ -42,6 +42,21 @@ def test_the_log_of_a_job_is_told_oldest_first_without_its_steps(
     assert [line.split("  ", 1)[1] for line in lines] == ["event 2", "warn: event 5"]
 
 
+def test_what_is_told_again_and_again_is_one_line_of_the_text_and_all_of_it_in_json(
+    daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = [event(seq, message="importing") for seq in (5, 4, 3)]
+    told = page(event(6, message="importing", level="warn"), *again, event(2), event(1))
+    daemon.answer(f"GET {JOBS}/ftjob-1/events", told, told)
+    assert run("logs", "ftjob-1") == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ", 1)[1] for line in lines] == [
+        "event 1", "event 2", "importing", "warn: importing",
+    ]  # fmt: skip
+    assert run("logs", "ftjob-1", "--json") == Exit.OK
+    assert len(capsys.readouterr().out.splitlines()) == 6
+
+
 def test_sample_texts_are_told_oldest_first_and_by_prompt(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:

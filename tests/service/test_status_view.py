@@ -101,6 +101,15 @@ def test_people_read_a_job_without_what_has_no_value(capsys: pytest.CaptureFixtu
     assert not any("slots" in line or "None" in line or "{" in line for line in shown)
 
 
+def test_a_paused_job_is_held_up_by_nothing_and_says_how_it_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_job({**JOB, "status": "paused"})
+    shown = lines(capsys)
+    assert f"go on headrace resume {JOB['id']}" in shown
+    assert not any(line.startswith("held up by") for line in shown)
+
+
 def test_programs_get_json_by_themselves_and_people_text(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
