@@ -153,7 +153,8 @@ def _read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
     anchor = fields.pop("expires_after[anchor]", None)
     seconds = fields.pop("expires_after[seconds]", None)
     if purpose is None:
-        raise ApiError(400, "Missing field 'purpose'.", param="purpose", code="missing_field")
+        message = f"Missing field 'purpose'; wanted {' or '.join(UPLOAD_PURPOSES)}."
+        raise ApiError(400, message, param="purpose", code="missing_field")
     if purpose not in UPLOAD_PURPOSES:
         message = f"purpose is {purpose!r}; wanted {' or '.join(UPLOAD_PURPOSES)}."
         raise ApiError(400, message, param="purpose", code="invalid_value")

@@ -75,6 +75,11 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
     assert not list(daemon.settings.files_dir.glob("incoming/*"))
 
 
+def test_a_file_without_a_purpose_is_told_which_there_are(client: httpx2.Client) -> None:
+    answer = client.post("/v1/files", files={"file": ("rows.jsonl", b"{}")})
+    assert "wanted fine-tune" in error(answer, 400)["message"]
+
+
 def test_an_expiry_is_kept(client: httpx2.Client) -> None:
     fields: dict[str, Any] = {
         "expires_after[anchor]": "created_at",
