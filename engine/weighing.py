@@ -1,6 +1,6 @@
 """Which placements are best: by the formula for all of them, played through for the best. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from .cost import step_seconds
@@ -17,7 +17,8 @@ _NUM_PLAYED = 6  # placements that the formula finds best are played through, an
 _NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
 _NUM_REARRANGED, _MOST_REARRANGED = 120, 5  # records, of all placements together; and placements
 _NUM_SETTLED = 3  # of them, the best, where there are few records; else one
-_AWAY_GAIN = 0.01  # state leaves the device for a step that is so much shorter
+_AWAY_GAIN = 0.02  # state leaves the device for a step that is so much shorter
+_BET_GAIN = 0.03  # a lost bet costs more: one that clips in seven steps loses what this gains
 _EQUAL = 2e-9  # seconds: steps that differ by less are taken to be as long
 
 
@@ -52,23 +53,41 @@ class Weighed:
         """Seconds and placement of the shortest step, the best homes rearranged (rearrange.py), and
         of those the best moved record by record (moves.py): fewer of a model of many records, of
         which each is little of the whole and whose step takes longer to play. One with all
-        state on the device is taken where others are hardly shorter: it needs no link."""
-        sizes = self._model.sizes
+        state on the device is taken where others are hardly shorter, since it needs no link, and
+        then one that bets on no step being clipped only where others are longer."""
+        groups = [[one for one in placements if one.host_versions == count] for count in (1, 2)]
         limits = {"device_limit": device_limit, "host_limit": host_limit}
+        found = [one for group in groups for one in self._refined(group, limits)]
+        shortest = min(found, key=_rank)
+        at_home = [one for one in found if set(one[1].tiers) == {"device"}]
+        certain = [one for one in found if one[1].host_versions == 1]
+        for preferred, gain in ((at_home, _AWAY_GAIN), (certain, _BET_GAIN)):
+            nearly = [one for one in preferred if one[0] <= shortest[0] * (1 + gain)]
+            if nearly:
+                return min(nearly, key=_rank)
+        return shortest
+
+    def _refined(
+        self, placements: Sequence[Placement], limits: Mapping[str, int]
+    ) -> list[tuple[float, Placement]]:
+        """The best of them rearranged and settled: as many as are worth it."""
+        sizes = self._model.sizes
+        versions = {one.host_versions for one in placements}
+
+        def seconds(one: Placement, limit: float) -> float:
+            """Inf for one of another kind: a bet, or none."""
+            return self.played(one, limit) if one.host_versions in versions else inf
+
         most = max(1, min(_MOST_REARRANGED, _NUM_REARRANGED // len(sizes.spec.records)))
         found = [
-            rearranged(sizes, one, **limits, about=self.by_formula, seconds=self.played)
+            rearranged(sizes, one, **limits, about=self.by_formula, seconds=seconds)
             for one in self._fastest_homes(self.best(placements), most)
         ]
         settling = _NUM_SETTLED if len(sizes.spec.records) <= FEW_RECORDS else 1
-        found += [
-            settled(sizes, one, **limits, about=self.by_formula, seconds=self.played)
+        return found + [
+            settled(sizes, one, **limits, about=self.by_formula, seconds=seconds)
             for one in sorted(found, key=_rank)[:settling]
         ]
-        shortest = min(found, key=_rank)
-        at_home = [one for one in found if set(one[1].tiers) == {"device"}]
-        nearest = min(at_home, key=_rank, default=shortest)
-        return nearest if nearest[0] <= shortest[0] * (1 + _AWAY_GAIN) else shortest
 
     def _fastest_homes(self, placements: Sequence[Placement], most: int) -> list[Placement]:
         """The fastest placement of each of so many homes of state that are the fastest."""
