@@ -31,6 +31,7 @@ class Viewer:
     queue: deque[EventRecord] = field(default_factory=deque)
     fell_behind: bool = False
     telemetry: dict[str, Any] | None = None
+    in_turn: bool = False  # it waits to be woken
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def offer(self, item: Item) -> None:
@@ -52,6 +53,7 @@ class Hub:
         self._viewers: dict[str, set[Viewer]] = {}
         self._listeners: list[Callable[[EventRecord], None]] = []
         self._telemetry: tuple[str, dict[str, Any]] | None = None  # one job runs at a time
+        self._turns: dict[asyncio.AbstractEventLoop, _Turns] = {}
 
     def add_listener(self, listener: Callable[[EventRecord], None]) -> None:
         """Call `listener` with every event, on the thread that publishes; it must not block."""
@@ -78,6 +80,7 @@ class Hub:
         """Watch a job from now on. To be used on an event loop."""
         viewer = Viewer(job_id, asyncio.get_running_loop())
         with self._lock:
+            self._turns.setdefault(viewer.loop, _Turns(viewer.loop))
             self._viewers.setdefault(job_id, set()).add(viewer)
         try:
             yield viewer
@@ -99,21 +102,38 @@ class Hub:
         for loop in {viewer.loop for viewer in viewers}:
             if not loop.is_closed():  # woken once, however many watch there
                 theirs = [viewer for viewer in viewers if viewer.loop is loop]
-                loop.call_soon_threadsafe(_offer_all, loop, theirs, item)
+                loop.call_soon_threadsafe(self._turns[loop].offer, theirs, item)
 
 
-def _offer_all(loop: asyncio.AbstractEventLoop, viewers: Sequence[Viewer], item: Item) -> None:
-    for viewer in viewers:
-        viewer.offer(item)
-    _wake(loop, viewers)
+class _Turns:
+    """Viewers of one loop, woken a few in each of its rounds: other requests come in between.
 
+    However fast events come, no more are woken at once: who is still to be woken takes what has
+    come meanwhile together.
+    """
 
-def _wake(loop: asyncio.AbstractEventLoop, viewers: Sequence[Viewer]) -> None:
-    """Wake some, and the rest in the loop's next rounds: other requests come in between."""
-    for viewer in viewers[:WOKEN_AT_ONCE]:
-        viewer.ready.set()
-    if rest := viewers[WOKEN_AT_ONCE:]:
-        loop.call_soon(_wake, loop, rest)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Viewer] = deque()
+
+    def offer(self, viewers: Sequence[Viewer], item: Item) -> None:
+        """Give the item to all of them, and each its turn; on the loop."""
+        is_running = bool(self._waiting)
+        for viewer in viewers:
+            viewer.offer(item)
+            if not viewer.in_turn:
+                viewer.in_turn = True
+                self._waiting.append(viewer)
+        if not is_running:
+            self._wake()
+
+    def _wake(self) -> None:
+        for _ in range(min(WOKEN_AT_ONCE, len(self._waiting))):
+            viewer = self._waiting.popleft()
+            viewer.in_turn = False
+            viewer.ready.set()
+        if self._waiting:
+            self._loop.call_soon(self._wake)
 
 
 async def follow(journal: Journal, viewer: Viewer, after_seq: int) -> AsyncIterator[list[Item]]:

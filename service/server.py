@@ -4,6 +4,7 @@ The app is made, and what it is made of imported, on a thread while the probes a
 """
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import Callable
@@ -109,6 +110,7 @@ class Server(uvicorn.Server):
         """Make and start the app, and stop it when the last answer is out."""
         try:
             app = await asyncio.to_thread(self._make_app)
+            gc.freeze()  # collections walk what requests make, not the hundred thousands of imports
             if self._signalled:
                 return
             async with app.router.lifespan_context(app):

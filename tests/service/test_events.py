@@ -1,12 +1,14 @@
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes_daemon import some_job
-from headrace.service.events import QUEUE_EVENTS, Hub, Item, follow
+from headrace.service.events import QUEUE_EVENTS, WOKEN_AT_ONCE, Hub, Item, follow
 from headrace.service.jobs import EventRecord, JobRecord
 from headrace.service.journal import Journal
 
@@ -103,6 +105,32 @@ def test_telemetry_shows_the_newest_only(journal: Journal, hub: Hub, job: JobRec
             return (await anext(follow(journal, viewer, 1)))[0]
 
     assert asyncio.run(look()) == {"step": 99}
+
+
+def test_however_fast_events_come_few_viewers_are_woken_in_a_round(hub: Hub) -> None:
+    """Other requests have their turn in between: events that come while viewers are being woken
+    wait for their turn with them and do not begin a wave of their own."""
+
+    async def wake() -> list[int]:
+        with ExitStack() as stack:
+            viewers = [stack.enter_context(hub.view("job")) for _ in range(20 * WOKEN_AT_ONCE)]
+            rounds, turns = list[int](), Counter[int]()
+            for number in range(10 * len(viewers)):
+                if number < 10:
+                    hub.publish_telemetry("job", {"number": number})
+                await asyncio.sleep(0)  # a round of the loop
+                ready = [i for i, viewer in enumerate(viewers) if viewer.ready.is_set()]
+                rounds.append(len(ready))
+                turns.update(ready)
+                for i in ready:
+                    viewers[i].ready.clear()
+            assert all(viewer.telemetry == {"number": 9} for viewer in viewers)
+        # Who was woken while events came may come once more; the others had one turn for all.
+        assert set(turns) == set(range(len(viewers)))
+        assert turns.total() <= len(viewers) + 10 * WOKEN_AT_ONCE
+        return rounds
+
+    assert max(asyncio.run(wake())) <= WOKEN_AT_ONCE
 
 
 def test_viewers_that_left_are_forgotten(hub: Hub) -> None:
