@@ -240,10 +240,14 @@ class Model(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Models made by jobs, newest first, then base models by name."""
+    """Models made by jobs, newest first, then base models by name.
+
+    With `contains`, those first whose name begins so. `has_more`: `limit` left some out.
+    """
 
     object: Literal["list"]
     data: list[Model]
+    has_more: bool
 
 
 class Health(BaseModel):

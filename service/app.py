@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from . import auth, files, logs, templating
+from . import auth, files, logs
 from .attempts import FailedAttempts
 from .contract import Daemon
 from .creation import Creation
@@ -22,6 +22,7 @@ from .gate import Gate
 from .jobs import EventRecord, IllegalMove
 from .logs import get_logger
 from .metrics import Metrics
+from .page_view import make_ready
 from .refusals import refusal
 from .removal import finish_removals
 from .routes import bundles, events, exports, jobs, models, page, probes, rows, samples, series
@@ -95,6 +96,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings = daemon.settings
     logs.configure(settings.log_level)
     daemon.hub.add_listener(_log_event)
+    pages = asyncio.create_task(asyncio.to_thread(make_ready))  # while the daemon waits for drives
     await daemon.start()  # before all else: it makes sure that the data directory is ours
     try:
         files.settle_incoming(settings.files_dir, daemon.journal)
@@ -103,7 +105,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         _look_at_tokens(app.state.tokens, settings)
         daemon.hub.add_listener(app.state.metrics.observe)
         house = _keep_house(daemon, app.state.uploads, app.state.tokens)
-        async with _beside(house), _beside(asyncio.to_thread(templating.compile_all)):
+        await pages
+        async with _beside(house):
             yield
     finally:
         await daemon.stop()

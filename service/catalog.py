@@ -5,7 +5,17 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table, and_, delete, insert, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    select,
+)
 
 from . import tables
 from .database import Database, without_seq
@@ -94,13 +104,21 @@ class Catalog:
         after: str | None = None,
         limit: int = 10_000,
         purpose: str | None = None,
+        contains: str | None = None,
         newest_first: bool = True,
     ) -> list[FileRecord]:
-        """Files in order of arrival, after the one of id `after` (UnknownId)."""
+        """Files in order of arrival, after the one of id `after` (UnknownId).
+
+        With `contains`, those alone whose name contains it, small and capital letters alike, and
+        the one of that id.
+        """
         files = tables.files
         question = select(files).order_by(files.c.seq.desc() if newest_first else files.c.seq)
         if purpose is not None:
             question = question.where(files.c.purpose == purpose)
+        if contains is not None:
+            named = _holds(files.c.filename, contains)
+            question = question.where(named | (files.c.id == contains))
         if after is not None:
             mark = self._database.seq_of(files, after)
             question = question.where(files.c.seq < mark if newest_first else files.c.seq > mark)
@@ -126,9 +144,14 @@ class Catalog:
         self._database.write(change)
         return record
 
-    def models(self) -> list[ModelRecord]:
-        """Models that jobs made, newest first."""
-        question = select(tables.models).order_by(tables.models.c.seq.desc())
+    def models(self, *, contains: str | None = None, limit: int | None = None) -> list[ModelRecord]:
+        """Models that jobs made, newest first, `limit` of them at most.
+
+        With `contains`, those alone whose name contains it, small and capital letters alike.
+        """
+        question = select(tables.models).order_by(tables.models.c.seq.desc()).limit(limit)
+        if contains is not None:
+            question = question.where(_holds(tables.models.c.name, contains))
         return [ModelRecord(**without_seq(row)) for row in self._database.all(question)]
 
     def model(self, name: str) -> ModelRecord | None:
@@ -153,6 +176,11 @@ class Catalog:
             return c.execute(delete(table).where(column == name)).rowcount > 0
 
         return self._database.write(change, frees=True)
+
+
+def _holds(column: Column[str], text: str) -> ColumnElement[bool]:
+    """Whether the text is in the column, A and a the same; no letter of it stands for others."""
+    return func.instr(func.lower(column), func.lower(text)) > 0
 
 
 def _users(name: str, c: Connection) -> list[str]:

@@ -1,17 +1,18 @@
 """The fields of the form for a job, drawn from the schema of create requests. Pure.
 
 So a setting that the API takes is on the form, with the title and the first sentence of its
-description there.
+description there. The fields are the same for every form, so they are drawn once.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from .job_fields import counts_bytes
 from .method import HYPERPARAMETERS, place_of_settings
-from .schemas import CreateJob
+from .schemas import create_schema
 from .strict import forms_of
 
 Kind = Literal["text", "integer", "number", "bytes", "boolean", "choice", "json"]
@@ -50,28 +51,31 @@ class Field:
         return "f-" + own.replace(".", "-")
 
 
-def common_fields() -> list[Field]:
+@cache
+def common_fields() -> Sequence[Field]:
     """The method, and the hyperparameters that most people look for first."""
-    schema = CreateJob.model_json_schema()
+    schema = create_schema()
     method = _fields(schema, schema["$defs"]["Method"], "type", prefix="method.")
     found = {name: field for name, field in _hyperparameters()}
-    return [*(field for _, field in method), *(found[name] for name in COMMON)]
+    return (*(field for _, field in method), *(found[name] for name in COMMON))
 
 
-def other_fields() -> list[Field]:
+@cache
+def other_fields() -> Sequence[Field]:
     """The other hyperparameters."""
-    return [field for name, field in _hyperparameters() if name not in COMMON]
+    return tuple(field for name, field in _hyperparameters() if name not in COMMON)
 
 
-def run_fields() -> list[Field]:
+@cache
+def run_fields() -> Sequence[Field]:
     """How the job runs: what is not about learning."""
-    schema = CreateJob.model_json_schema()
+    schema = create_schema()
     names = [name for name in schema["properties"] if name not in ELSEWHERE]
-    return [field for name in names for _, field in _fields(schema, schema, name, prefix="")]
+    return tuple(field for name in names for _, field in _fields(schema, schema, name, prefix=""))
 
 
 def _hyperparameters() -> Iterator[tuple[str, Field]]:
-    schema = CreateJob.model_json_schema()
+    schema = create_schema()
     inner = schema["$defs"]["Hyperparameters"]
     for name in inner["properties"]:
         yield from _fields(schema, inner, name, prefix=f"{HYPERPARAMETERS}.")

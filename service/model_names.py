@@ -6,9 +6,11 @@ A name is never a path. What a name leads to must lie in a models directory itse
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from .errors import ApiError, did_you_mean, printable
+from .jobs import ModelRecord
 from .journal import Journal
 
 
@@ -22,36 +24,53 @@ class NamedModel:
     is_fine_tuned: bool
 
 
-def base_models(roots: Sequence[Path]) -> Iterator[NamedModel]:
+def base_models(roots: Sequence[Path], *, contains: str = "") -> Iterator[NamedModel]:
     """The folders of the models directories that hold a model, by name; the first root wins.
 
-    What cannot be looked at, such as the `lost+found` of a drive, holds none.
+    Those alone whose name contains the text, small and capital letters alike; the others are not
+    looked into. What cannot be looked at, such as the `lost+found` of a drive, holds none.
     """
     seen: set[str] = set()
+    wanted = contains.casefold()
     for root in roots:
         for path in _entries(root):
-            if path.name not in seen and (model := _model_at(root, path)):
+            if wanted not in path.name.casefold() or path.name in seen:
+                continue
+            if model := _model_at(root, path):
                 seen.add(path.name)
                 yield model
 
 
+def made_models(
+    journal: Journal, *, contains: str | None = None, limit: int | None = None
+) -> list[NamedModel]:
+    """Models made by jobs, newest first; see `Catalog.models`."""
+    return [_made(model) for model in journal.models(contains=contains, limit=limit)]
+
+
 def known_models(roots: Sequence[Path], journal: Journal) -> list[NamedModel]:
     """Every model, those made by jobs first, newest first. Reads the disk: call in a thread."""
-    made = [
-        NamedModel(
-            name=model.name,
-            path=Path(model.path),
-            created=model.created_at,
-            is_fine_tuned=True,
-        )
-        for model in journal.models()
-    ]
-    return [*made, *base_models(roots)]
+    return [*made_models(journal), *base_models(roots)]
+
+
+def search_models(
+    roots: Sequence[Path], journal: Journal, *, contains: str, limit: int
+) -> list[NamedModel]:
+    """At most `limit` models whose name contains a text; those that begin with it come first.
+
+    Else in the order of `known_models`. Reads the disk: call in a thread.
+    """
+    made = made_models(journal, contains=contains, limit=limit)
+    found = [*made, *islice(base_models(roots, contains=contains), limit)]
+    start = contains.casefold()
+    return sorted(found, key=lambda one: not one.name.casefold().startswith(start))[:limit]
 
 
 def find_model(name: str, roots: Sequence[Path], journal: Journal) -> NamedModel | None:
     """The model of that name: a folder, a finished job's, or a checkpoint by name or id."""
-    for model in known_models(roots, journal):
+    if made := journal.model(name):
+        return _made(made)
+    for model in base_models(roots, contains=name):
         if model.name == name:
             return model
     checkpoint = journal.checkpoint(name)
@@ -71,6 +90,12 @@ def unknown_model(name: str, roots: Sequence[Path], journal: Journal) -> ApiErro
     where = ", ".join(map(str, roots)) or "no models directory, since none is set"
     message = f"Model {name!r} is not in {where}.{did_you_mean(name, known)}"
     return ApiError(400, message, param="model", code="model_not_found")
+
+
+def _made(model: ModelRecord) -> NamedModel:
+    return NamedModel(
+        name=model.name, path=Path(model.path), created=model.created_at, is_fine_tuned=True
+    )
 
 
 def _entries(root: Path) -> list[Path]:

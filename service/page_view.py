@@ -4,7 +4,7 @@ Every function reads the journal and is called in a thread.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -12,7 +12,7 @@ from .contract import Daemon
 from .form_fields import common_fields, other_fields, run_fields
 from .formats import pick
 from .jobs import EventRecord, JobRecord
-from .model_names import known_models
+from .model_names import base_models, made_models
 from .plan_view import advice, homes, plan_groups
 from .queue_times import look
 from .shapes import (
@@ -24,18 +24,27 @@ from .shapes import (
     samples_object,
 )
 from .status import daemon_status
+from .templating import compile_all
 
 PAGE_JOBS = 20
 SHOWN_EVENTS = 50
 SHOWN_CHECKPOINTS = 50
 SHOWN_SAMPLES = 8  # evaluations
-SHOWN_FILES = 200
+SHOWN_CHOICES = 20  # of the files, of the models made by jobs; the form finds the others
+SHOWN_BASE_MODELS = 50
 ROADS = {
     "direct": "straight to the drive",
     "buffered": "the page cache",
     "gds-nvfs": "GPUDirect Storage",
     "gds-p2pdma": "GPUDirect Storage (P2PDMA)",
 }
+
+
+def make_ready() -> None:
+    """Do once what every page needs, so that the first one comes as fast as the next."""
+    compile_all()
+    for fields in (common_fields, other_fields, run_fields):
+        fields()
 
 
 def overview(daemon: Daemon, *, after: str | None = None) -> dict[str, Any]:
@@ -97,12 +106,21 @@ def job_view(daemon: Daemon, job_id: str) -> dict[str, Any] | None:
 
 
 def new_view(daemon: Daemon) -> dict[str, Any]:
-    """What a job can be made of: models, files, settings."""
-    files = daemon.journal.files(purpose="fine-tune", limit=SHOWN_FILES)
+    """What a job can be made of: models, files, settings.
+
+    However many models and files there are, the newest few stand on the form, and with `more` a
+    field that finds the others.
+    """
+    files = daemon.journal.files(purpose="fine-tune", limit=SHOWN_CHOICES + 1)
+    made = made_models(daemon.journal, limit=SHOWN_CHOICES + 1)
+    base = list(islice(base_models(daemon.settings.models_dir), SHOWN_BASE_MODELS + 1))
     return {
-        "models": known_models(daemon.settings.models_dir, daemon.journal),
+        "base_models": [model.name for model in base[:SHOWN_BASE_MODELS]],
+        "made_models": [model.name for model in made[:SHOWN_CHOICES]],
+        "more_models": len(made) > SHOWN_CHOICES or len(base) > SHOWN_BASE_MODELS,
         "models_dirs": [str(path) for path in daemon.settings.models_dir],
-        "files": [file_object(file) for file in files],
+        "files": [file_object(file) for file in files[:SHOWN_CHOICES]],
+        "more_files": len(files) > SHOWN_CHOICES,
         "groups": [("Learning", common_fields())],
         "more": [("More about learning", other_fields()), ("How it runs", run_fields())],
         "max_file_bytes": daemon.settings.max_file_bytes,

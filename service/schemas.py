@@ -236,9 +236,15 @@ class CreateJob(Strict):
 
 
 @cache
+def create_schema() -> dict[str, Any]:
+    """The JSON schema of create bodies, made once: it takes longer than a page may. Only read."""
+    return CreateJob.model_json_schema()
+
+
+@cache
 def job_fields() -> JobFields:
     """The fields of a create body by their paths."""
-    return JobFields(CreateJob.model_json_schema())
+    return JobFields(create_schema())
 
 
 def parse_create(body: Any) -> CreateJob:

@@ -20,7 +20,7 @@ def render(template: str, view: dict[str, Any]) -> str:
 
 
 def compile_all() -> None:
-    """Make every template ready, so that the first page comes as fast as the next."""
+    """Make every template ready."""
     for name in _environment().list_templates():
         _environment().get_template(name)
 

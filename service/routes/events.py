@@ -20,7 +20,7 @@ from ..shapes import event_object, job_object, page
 from ..status_feed import StatusFeed
 from ..story import Encoder, Thinner, encode
 from ..strict import Number, Whole
-from .common import After, JobId, Limit, TheDaemon, require_job, unknown_after
+from .common import After, JobId, Limit, TheDaemon, require_job, told, unknown_after
 from .description import BAD, MISSING, answers, stream_of
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}/events", tags=["events"])
@@ -66,14 +66,14 @@ class Stream(EventSourceResponse):
 @router.get("", **answers(EventPage, BAD, MISSING))
 def list_events(
     job_id: JobId, daemon: TheDaemon, after: After = None, limit: Limit = 20
-) -> dict[str, Any]:
+) -> Response:
     """A job's events, newest first, so that `after` walks into the past."""
     require_job(daemon, job_id)
     try:
         events = daemon.journal.events(job_id, after_id=after, limit=limit + 1)
     except UnknownId:
         raise unknown_after(after) from None
-    return page([event_object(event) for event in events], limit)
+    return told(page([event_object(event) for event in events], limit))
 
 
 @router.get(

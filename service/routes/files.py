@@ -5,7 +5,7 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, Response
 
 from ..answers import Deleted, File, FilePage
 from ..contract import Daemon
@@ -17,7 +17,7 @@ from ..jobs import FileRecord, UnknownId
 from ..shapes import file_object, page
 from ..strict import Whole
 from ..upload_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
-from .common import After, TheDaemon, content_length, unknown_after
+from .common import After, Contains, TheDaemon, content_length, told, unknown_after
 from .description import BAD, MISSING, TOO_LARGE, Responses, answers, refusal
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
@@ -101,15 +101,20 @@ def list_files(
     limit: FileLimit = 10_000,
     order: Order = "desc",
     purpose: Purpose = None,
-) -> dict[str, Any]:
+    contains: Contains = None,
+) -> Response:
     """Files, newest first unless told otherwise."""
     try:
         files = daemon.journal.files(
-            after=after, limit=limit + 1, purpose=purpose, newest_first=order == "desc"
+            after=after,
+            limit=limit + 1,
+            purpose=purpose,
+            contains=contains,
+            newest_first=order == "desc",
         )
     except UnknownId:
         raise unknown_after(after) from None
-    return page([file_object(file) for file in files], limit)
+    return told(page([file_object(file) for file in files], limit))
 
 
 @router.get("/{file_id}", **answers(File, MISSING))

@@ -14,7 +14,17 @@ from ..jobs import IllegalMove, JobRecord, Status, UnknownId, check_move
 from ..queue_times import look
 from ..schemas import MAX_PAIRS, CreateJob, ResumeJob
 from ..shapes import checkpoint_object, job_object, page, plan_object
-from .common import After, JobId, Limit, TheDaemon, Unchanged, require_job, unknown_after, with_etag
+from .common import (
+    After,
+    JobId,
+    Limit,
+    TheDaemon,
+    Unchanged,
+    require_job,
+    told,
+    unknown_after,
+    with_etag,
+)
 from .description import BAD, MISSING, TOO_LARGE, UNCHANGED, answers
 
 router = APIRouter(prefix="/v1/fine_tuning", tags=["fine-tuning"])
@@ -61,7 +71,7 @@ async def plan(body: CreateJob, request: Request) -> dict[str, Any]:
 @router.get("/jobs", openapi_extra={"parameters": [METADATA]}, **answers(JobPage, BAD))
 def list_jobs(
     request: Request, daemon: TheDaemon, after: After = None, limit: Limit = 20
-) -> dict[str, Any]:
+) -> Response:
     """Jobs, newest first, without their plans; `metadata[key]=value` filters, `metadata=null` finds
     those without.
     """
@@ -74,7 +84,7 @@ def list_jobs(
         raise unknown_after(after) from None
     places = look(daemon.journal)
     shown = [job_object(job, place=places.get(job.id), in_list=True) for job in jobs]
-    return page(shown, limit)
+    return told(page(shown, limit))
 
 
 @router.get("/jobs/{job_id}", **answers(Job, MISSING, UNCHANGED))
@@ -126,14 +136,14 @@ def free(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
 @router.get("/jobs/{job_id}/checkpoints", **answers(CheckpointPage, BAD, MISSING))
 def list_checkpoints(
     job_id: JobId, daemon: TheDaemon, after: After = None, limit: Limit = 10
-) -> dict[str, Any]:
+) -> Response:
     """A job's checkpoints, newest first."""
     require_job(daemon, job_id)
     try:
         checkpoints = daemon.journal.checkpoints(job_id, after=after, limit=limit + 1)
     except UnknownId:
         raise unknown_after(after) from None
-    return page([checkpoint_object(checkpoint) for checkpoint in checkpoints], limit)
+    return told(page([checkpoint_object(checkpoint) for checkpoint in checkpoints], limit))
 
 
 def _metadata(request: Request) -> tuple[dict[str, str], bool]:

@@ -2,16 +2,18 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
 
 from ..answers import Deleted, Model, ModelList
 from ..contract import Daemon
 from ..errors import ApiError, not_found
 from ..jobs import InUse
-from ..model_names import NamedModel, find_model, known_models
+from ..model_names import NamedModel, find_model, known_models, search_models
 from ..removal import remove_model
 from ..shapes import model_object
-from .common import TheDaemon
+from ..strict import Whole
+from .common import Contains, TheDaemon, told
 from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
@@ -19,13 +21,22 @@ router = APIRouter(prefix="/v1/models", tags=["models"])
 Name = Annotated[
     str, Path(description="The id of a model or a checkpoint; it may hold colons and slashes.")
 ]
+ModelLimit = Annotated[
+    int | None, Whole(1, 10_000), Query(description="At most so many; all, left out.")
+]
+MOST = 1 << 40  # models that nobody has
 
 
-@router.get("", **answers(ModelList))
-def list_models(daemon: TheDaemon) -> dict[str, Any]:
+@router.get("", **answers(ModelList, BAD))
+def list_models(daemon: TheDaemon, contains: Contains = None, limit: ModelLimit = None) -> Response:
     """Models made by jobs, then the folders of the models directories."""
-    models = known_models(daemon.settings.models_dir, daemon.journal)
-    return {"object": "list", "data": [model_object(model) for model in models]}
+    roots, journal = daemon.settings.models_dir, daemon.journal
+    if contains is None:
+        found = known_models(roots, journal)
+    else:
+        found = search_models(roots, journal, contains=contains, limit=(limit or MOST) + 1)
+    shown = [model_object(model) for model in found[:limit]]
+    return told({"object": "list", "data": shown, "has_more": len(found) > len(shown)})
 
 
 @router.get("/{name:path}", **answers(Model, MISSING))

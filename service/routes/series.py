@@ -4,12 +4,13 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
 from ..answers import Series, Timeline
 from ..contract import Daemon
 from ..series_table import EVAL_COLUMNS, STEP_COLUMNS, columns
 from ..strict import Whole
-from .common import JobId, TheDaemon, require_job
+from .common import JobId, TheDaemon, require_job, told
 from .description import BAD, MISSING, answers
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["events"])
@@ -29,18 +30,18 @@ def series(
     first: First = 0,
     last: Last = None,
     points: Points = 2000,
-) -> dict[str, Any]:
+) -> Response:
     """Loss, rates and times of the steps first..last, one column each.
 
     With more steps than `points` every n-th is given (`every`). A stream that resumes after
     `last_seq` tells all that came later.
     """
     require_job(daemon, job_id)
-    return series_object(daemon, job_id, first=first, last=last, points=points)
+    return told(series_object(daemon, job_id, first=first, last=last, points=points))
 
 
 @router.get("/timeline", **answers(Timeline, MISSING))
-def timeline(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
+def timeline(job_id: JobId, daemon: TheDaemon) -> Response:
     """The newest step lane by lane: spans in seconds from its start; `step` is null without one."""
     require_job(daemon, job_id)
     path = daemon.settings.jobs_dir / job_id / "timeline.json"
@@ -48,7 +49,7 @@ def timeline(job_id: JobId, daemon: TheDaemon) -> dict[str, Any]:
         spans = json.loads(path.read_bytes())
     except FileNotFoundError:
         spans = {"step": None, "seconds": None, "lanes": {}}
-    return {"object": "fine_tuning.job.timeline", **spans}
+    return told({"object": "fine_tuning.job.timeline", **spans})
 
 
 def series_object(

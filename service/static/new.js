@@ -1,6 +1,7 @@
 // The form for a job: uploads with progress, the plan of what stands in it, and the start.
 
 import { bodyOf } from "./body.js";
+import { fileOption, findAmongMore } from "./choices.js";
 import { FORMATS, shown } from "./format.js";
 import { api, complain, tell } from "./page.js";
 import { showPlan } from "./plan.js";
@@ -115,7 +116,7 @@ async function take(drop, file) {
         said.textContent = `${file.name}: ${shown(share, "share")} of ${FORMATS.size(file.size)}`;
       },
     });
-    select.append(new Option(`${record.filename} · ${FORMATS.size(record.bytes)}`, record.id));
+    select.append(fileOption(record));
     select.value = record.id;
     said.textContent = `${record.filename} is uploaded`;
     tell(`${record.filename} is uploaded.`);
@@ -147,6 +148,7 @@ for (const drop of form.querySelectorAll("[data-upload]")) {
   });
 }
 
+for (const input of form.querySelectorAll("[data-find]")) findAmongMore(input);
 form.addEventListener("input", (event) => {
   if (event.target.dataset.path) askSoon();
 });

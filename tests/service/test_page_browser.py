@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from browser import DESKTOP, PHONE, WAIT_SECONDS, Browser, browser, needs_browser
 from headrace.service.auth import Tokens
@@ -201,6 +202,41 @@ def test_a_mistake_is_told_at_its_field(window: Browser, served: Served) -> None
     assert all("400" in said for said in window.complaints())
 
 
+def test_one_of_many_models_is_found_by_a_part_of_its_name(
+    window: Browser, served: Served, finished: str
+) -> None:
+    """By keyboard alone: type, Enter into the list, arrows; what was chosen stays chosen."""
+    journal = served.daemon.journal
+    for i in range(30):
+        journal.add_model(name=f"ft:mill-{i:02}", path="/", job_id=finished)
+    try:
+        window.open("/new")
+        options = "return [...document.querySelectorAll('#model option')].map((one) => one.value)"
+        assert "ft:mill-04" not in window.script(options)
+        assert {"tiny", "ft:mill-29"} <= set(window.script(options))
+        window.find("#model-search").send_keys("MILL-04")
+        window.until(lambda: window.text("#model-found").startswith("One has"))
+        assert window.script(options) == ["", "ft:mill-04"]
+        window.find("#model-search").send_keys(Keys.ENTER)
+        focus = "return document.activeElement.id"
+        window.until(lambda: window.script(focus) == "model")
+        window.find("#model").send_keys(Keys.ARROW_DOWN)
+        window.until(lambda: window.script("return model.value") == "ft:mill-04")
+        window.find("#model-search").clear()
+        window.find("#model-search").send_keys("none such")
+        window.until(lambda: window.text("#model-found").startswith("Nothing here"))
+        assert window.script(options) == ["", "ft:mill-04"], "the chosen one stays"
+        window.find("#model-search").send_keys(Keys.CONTROL, "a", Keys.DELETE)
+        window.until(lambda: window.text("#model-found").startswith("Only the newest"))
+        assert {"tiny", "ft:mill-29", "ft:mill-04"} <= set(window.script(options))
+        assert window.script("return model.value") == "ft:mill-04"
+        assert window.driver.current_url.endswith("/new"), "Enter did not send the form"
+        assert faults_of_axe(window) == []
+    finally:
+        for i in range(30):
+            journal.remove_model(f"ft:mill-{i:02}")
+
+
 def test_a_large_file_goes_up_in_parts(window: Browser, served: Served) -> None:
     large = served.home / "large.jsonl"
     row = served.rows.read_bytes().splitlines(keepends=True)[0]
@@ -308,23 +344,27 @@ def test_no_page_is_wider_than_a_phone(window: Browser, finished: str) -> None:
 def test_axe_finds_no_fault(
     window: Browser, finished: str, size: tuple[int, int], theme: Any
 ) -> None:
-    package = importlib.util.find_spec("axe_playwright_python")
-    if package is None or package.origin is None:
-        pytest.skip("axe-playwright-python is not installed; `make setup` installs it")
-    axe = Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8")
     window.look(*size, theme)
     for path in ("/", f"/jobs/{finished}", "/new", "/jobs/ftjob-none"):
         window.open(path)
         window.script("for (const one of document.querySelectorAll('details')) one.open = true")
-        window.script(axe)
-        found = window.script("return axe.run(document).then((told) => told.violations)")
-        faults = [
-            (fault["id"], fault["impact"], [node["html"][:200] for node in fault["nodes"]])
-            for fault in found
-        ]
+        faults = faults_of_axe(window)
         assert not faults, f"{path}: {json.dumps(faults, indent=1)}"
     # The page that is missing is an answer that a browser notes.
     assert [said for said in window.complaints() if "404" not in said] == []
+
+
+def faults_of_axe(window: Browser) -> list[Any]:
+    """What axe-core holds against the page that is shown: rule, impact, elements."""
+    package = importlib.util.find_spec("axe_playwright_python")
+    if package is None or package.origin is None:
+        pytest.skip("axe-playwright-python is not installed; `make setup` installs it")
+    window.script(Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    found = window.script("return axe.run(document).then((told) => told.violations)")
+    return [
+        (fault["id"], fault["impact"], [node["html"][:200] for node in fault["nodes"]])
+        for fault in found
+    ]
 
 
 def test_with_a_token_the_browser_logs_in_and_out(window: Browser, served: Served) -> None:
