@@ -13,6 +13,7 @@ from .database import Database
 
 KEPT_STEPS = 1000  # reports of a job that stay, about
 GONE = ("commit", "phase")  # types of events that say nothing once the job is over
+JOBS_AT_ONCE = 10  # whose stories are shortened in one go: a start must not be busy with it
 CHUNK = 5_000  # events removed at once: other writes come in between
 
 
@@ -31,6 +32,7 @@ class Retention:
     def shorten_stories(self, *, ended_before: float) -> int:
         """Shorten the stories of jobs that ended before that time; how many jobs that were.
 
+        Those that ended first come first, JOBS_AT_ONCE of them at most: the next call goes on.
         A viewer that comes back to the removed part is told so (`shortened_seq`) from before the
         first event goes; what a crash leaves over is removed the next time.
         """
@@ -38,6 +40,7 @@ class Retention:
         question = select(jobs.c.id).where(
             jobs.c.finished_at < int(ended_before), jobs.c.shortened_at.is_(None)
         )
+        question = question.order_by(jobs.c.finished_at).limit(JOBS_AT_ONCE)
         found = [str(row["id"]) for row in self._database.all(question)]
         for job_id in found:
             self._shorten(job_id)

@@ -5,6 +5,7 @@ exit status is 1 when the slowest answer to any question took longer than `--lim
 """
 
 import argparse
+import gc
 import json
 import logging
 import sqlite3
@@ -123,6 +124,7 @@ def main() -> int:
         ids = fill(daemon.settings.database_path, options.jobs, options.events_each)
         size = daemon.settings.database_path.stat().st_size
         with serving(daemon) as url:
+            gc.freeze()  # as the product's own server does (service/server.py)
             found = measure(url, questions(ids, options.events_each), options.times)
     slowest = max(one["slowest"] for one in found.values())
     result = {"jobs": options.jobs, "events": options.jobs * options.events_each,

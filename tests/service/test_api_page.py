@@ -1,11 +1,14 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fastapi
 import httpx2
 import pytest
 
 from fakes_daemon import FakeDaemon, calling, some_job
+from headrace.service import form_fields, templating
 from headrace.service.attempts import AT_ONCE
 from headrace.service.auth import Tokens
 from headrace.service.sessions import COOKIE, PAGE_HEADER
@@ -212,3 +215,30 @@ def test_a_revoked_token_takes_its_sessions_along(
     assert client.get("/v1/models").status_code == 200
     tokens.revoke(token[:11])
     assert client.get("/v1/models").status_code == 401
+
+
+def test_the_first_page_does_nothing_that_is_done_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Routes, templates and the fields of the form are made before the daemon says it is ready."""
+    done: list[str] = []
+
+    def note(owner: Any, name: str) -> None:
+        does = getattr(owner, name)
+
+        def noting(*args: Any, **options: Any) -> Any:
+            done.append(name)
+            return does(*args, **options)
+
+        monkeypatch.setattr(owner, name, noting)
+
+    note(fastapi.routing, "get_dependant")
+    note(type(templating._environment()), "compile")
+    note(form_fields, "_fields")
+    templating._environment.cache_clear()
+    form_fields.run_fields.cache_clear()
+    with calling(FakeDaemon(tmp_path)) as client:
+        assert {"get_dependant", "compile", "_fields"} <= set(done)
+        done.clear()
+        assert client.get("/").status_code == client.get("/new").status_code == 200
+    assert done == []

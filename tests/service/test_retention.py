@@ -67,6 +67,19 @@ def test_what_a_crash_left_over_is_removed_the_next_time(
     assert kinds(journal, job_id).count("metrics") == 5
 
 
+def test_many_old_stories_are_shortened_a_few_at_a_time_the_oldest_first(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "JOBS_AT_ONCE", 2)
+    ids = [finished_job(journal, 3) for _ in range(5)]
+    for place, job_id in enumerate(reversed(ids)):
+        journal.set_fields(job_id, finished_at=1000 + place)
+    done = []
+    while journal.shorten_stories(ended_before=time.time()):
+        done.append([one for one in ids if "commit" not in kinds(journal, one)])
+    assert done == [ids[3:], ids[1:], ids]
+
+
 def test_a_running_job_keeps_everything(journal: Journal) -> None:
     job = journal.add_job(some_job(status="running"))
     journal.add_event(job.id, type="phase", level="info", message="training")
