@@ -16,6 +16,7 @@ from headrace.storage import (
 )
 
 from .config import TrainConfig
+from .heap import trim_heap
 from .measure_box import ROUNDS, measure_box
 from .measure_shape import measure_shape
 from .middle import middle_box, middle_shape
@@ -39,17 +40,21 @@ def calibrate_compute(
     *,
     full: bool = False,
     microbatch_tokens: int | None = None,
+    most_bytes: int | None = None,
     rated_bytes: float | None = None,
 ) -> Rates:
     """Measure copies, memory, the optimizer and this model's layers; keep it on the first volume.
 
-    Takes some seconds, with `full` some tens. Layers are timed up to `microbatch_tokens`. Shapes
-    that were measured before on this hardware are kept. `rated_bytes` is what each volume's drive
+    Takes some seconds, with `full` some tens. Layers are timed up to `microbatch_tokens`, and
+    with no more than `most_bytes` of host memory; None: several hundred megabytes. Shapes that were
+    measured before on this hardware are kept. `rated_bytes` is what each volume's drive
     may be written in its life, where its maker is asked rather than the drive.
     """
     name = device_name(config.device)
     known = read_rates(volumes, device_name=name)
-    box, shape = _measure(spec, config, full=full, most_tokens=microbatch_tokens)
+    box, shape = _measure(
+        spec, config, full=full, most_tokens=microbatch_tokens, most_bytes=most_bytes
+    )
     shapes = dict(known.shapes) if known else {}
     rates = replace(
         box,
@@ -62,15 +67,26 @@ def calibrate_compute(
 
 
 def _measure(
-    spec: ModelSpec, config: TrainConfig, *, full: bool, most_tokens: int | None
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    full: bool,
+    most_tokens: int | None,
+    most_bytes: int | None,
 ) -> tuple[Rates, ShapeRates]:
-    """The middle of some rounds, of as many as there is time for."""
+    """The middle of some rounds, of as many as there is time for. What they took is free then."""
     ends = monotonic() + MOST_SECONDS[full]
     boxes: list[Rates] = []
     shapes: list[ShapeRates] = []
     while not boxes or (len(boxes) < ROUNDS[config.device] and monotonic() < ends):
-        boxes.append(measure_box(config.device, full=full))
-        shapes.append(measure_shape(spec, config, full=full, most_tokens=most_tokens))
+        boxes.append(measure_box(config.device, full=full, most_bytes=most_bytes))
+        trim_heap()
+        shapes.append(
+            measure_shape(spec, config, full=full, most_tokens=most_tokens, most_bytes=most_bytes)
+        )
+        trim_heap()
+    if config.device == "cuda":
+        torch.cuda.empty_cache()
     return middle_box(boxes), middle_shape(shapes)
 
 
@@ -93,11 +109,13 @@ def measure_once(
     volumes: Sequence[VolumeConfig],
     *,
     microbatch_tokens: int,
+    most_bytes: int | None = None,
     emit: Emit,
 ) -> None:
     """Measure what is not known yet of the volumes and of this model's layers, and say so.
 
-    5 seconds for each volume, a few for the rest. A volume without room for it goes unmeasured.
+    5 seconds for each volume, a few for the rest, and `most_bytes` of host memory. A volume without
+    room for it goes unmeasured.
     """
     for volume in volumes:
         if read_calibration(volume.path) is None:
@@ -109,4 +127,6 @@ def measure_once(
     known = read_rates(volumes, device_name=device_name(config.device))
     if known is None or shape_key(spec, config) not in known.shapes:
         emit(RunEvent(type="phase", message="measuring this machine with the model's layers"))
-        calibrate_compute(spec, config, volumes, microbatch_tokens=microbatch_tokens)
+        calibrate_compute(
+            spec, config, volumes, microbatch_tokens=microbatch_tokens, most_bytes=most_bytes
+        )

@@ -15,8 +15,11 @@ from .stopwatch import Stopwatch, now
 MIB = 2**20
 ROUNDS = {"cpu": 5, "cuda": 1}  # in which figures are taken; a GPU is nobody else's
 PART_SECONDS = {False: 0.1, True: 1.0}  # of one figure; the latter in a full calibration
+# What is touched where no memory is spared: more than the caches hold.
 COPY_BYTES = {"cpu": 128 * MIB, "cuda": 256 * MIB}
-ELEMENTS = 2**24  # more than the caches hold
+ELEMENTS = 2**24
+_COPY_BUFFERS = {"cpu": 4, "cuda": 2}  # of them in host memory: on a GPU the others are there
+_ELEMENT_BYTES = 26  # of an update aside: two versions of the state and a gradient
 
 
 def round_clock(device: str, measured: str | None = None, *, full: bool) -> Stopwatch:
@@ -27,10 +30,17 @@ def round_clock(device: str, measured: str | None = None, *, full: bool) -> Stop
     return Stopwatch(torch.device(measured or device), PART_SECONDS[full] / rounds, least=least)
 
 
-def measure_box(device: str, *, full: bool = False) -> Rates:
-    """One round of the rates that no model's shape has a part in; others are a usual box's."""
+def measure_box(device: str, *, full: bool = False, most_bytes: int | None = None) -> Rates:
+    """One round of the rates that no model's shape has a part in; others are a usual box's.
+
+    Takes no more than `most_bytes` of host memory, where that is given: less is touched then.
+    """
     clock, on_host = round_clock(device, full=full), round_clock(device, "cpu", full=full)
-    up, down, both = _copies(clock)
+    size, num_elements = COPY_BYTES[device], ELEMENTS
+    if most_bytes is not None:
+        size = min(size, max(1, most_bytes // _COPY_BUFFERS[device] // MIB) * MIB)
+        num_elements = min(num_elements, most_bytes // _ELEMENT_BYTES)
+    up, down, both = _copies(clock, size)
     return replace(
         default_rates(device),
         origin="measured",
@@ -38,29 +48,28 @@ def measure_box(device: str, *, full: bool = False) -> Rates:
         h2d=up,
         d2h=down,
         both=both,
-        host_memory=_memory_rate(on_host),
-        device_memory=_memory_rate(clock),
+        host_memory=_memory_rate(on_host, size),
+        device_memory=_memory_rate(clock, COPY_BYTES[device] if device == "cuda" else size),
         visit_seconds=measure_visit() if device == "cpu" else 0.0,  # a GPU works on meanwhile
         work={
-            "host_update": _updates(on_host, aside=False),
-            "host_update_aside": _updates(on_host, aside=True),
+            "host_update": _updates(on_host, num_elements, aside=False),
+            "host_update_aside": _updates(on_host, num_elements, aside=True),
         },
     )
 
 
-def _updates(clock: Stopwatch, *, aside: bool) -> float:
+def _updates(clock: Stopwatch, num_elements: int, *, aside: bool) -> float:
     return measure_cpu_optimizer(
-        clock.part_seconds, num_elements=ELEMENTS, aside=aside, least=2 * clock.least - 1
+        clock.part_seconds, num_elements=num_elements, aside=aside, least=2 * clock.least - 1
     )
 
 
-def _copies(clock: Stopwatch) -> tuple[float, float, float | None]:
+def _copies(clock: Stopwatch, size: int) -> tuple[float, float, float | None]:
     """Bytes a second up, down, and each way at once (None where one thread makes all copies)."""
-    size = COPY_BYTES[clock.device.type]
     on_gpu = clock.device.type == "cuda"
     with HostArena(2 * size, pin=on_gpu) as arena, Transfer(clock.device) as transfer:
         slots = [arena.carve(size) for _ in range(2)]
-        device = [torch.empty(size, dtype=torch.uint8, device=clock.device) for _ in range(2)]
+        device = [torch.zeros(size, dtype=torch.uint8, device=clock.device) for _ in range(2)]
 
         def host(i: int) -> Tensor:
             return slots[i].tensor(torch.uint8, size)
@@ -81,9 +90,8 @@ def _copies(clock: Stopwatch) -> tuple[float, float, float | None]:
     return rates[0], rates[1], each
 
 
-def _memory_rate(clock: Stopwatch) -> float:
-    """Bytes a second read and written by a copy within one memory."""
-    size = COPY_BYTES[clock.device.type]
+def _memory_rate(clock: Stopwatch, size: int) -> float:
+    """Bytes a second read and written by a copy of `size` bytes within one memory."""
     source = torch.ones(size // 4, device=clock.device)
     target = torch.empty_like(source)
     return 2 * size / clock.seconds(lambda: target.copy_(source))

@@ -16,53 +16,70 @@ from .heap import trim_heap
 from .layer import LayerModule, Weights, param_views
 from .layer_graph import Grads, LayerGraph, backward, forward_graph
 from .measure_box import round_clock
+from .measure_memory import MeasuringSizes, layer_records
 from .measure_work import measure_work
-from .model import ModelSpec, RecordLayout
+from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
 from .stopwatch import Stopwatch, now
 
 # Microbatches that a layer is timed with, while one pass takes no longer than `_LONG_SECONDS`.
 TOKENS = {"cpu": (64, 256, 1024), "cuda": (1024, 4096, 16384)}
 _LONG_SECONDS = 1.0
-# A processor's caches hold what it did last: a layer is timed as a step comes to it, after others.
-_COPIES = {"cpu": 4, "cuda": 1}  # of a layer, in turn
-_MOST_BYTES = 2**31  # of all of them; larger ones pass through no cache
 _ROW_TOKENS = 1024
 _HEAD_TOKENS = {"cpu": 128, "cuda": 2048}  # a processor takes more where they are quickly done
 _HEAD_OPERATIONS = 4e10
 
 
 def measure_shape(
-    spec: ModelSpec, config: TrainConfig, *, full: bool = False, most_tokens: int | None = None
+    spec: ModelSpec,
+    config: TrainConfig,
+    *,
+    full: bool = False,
+    most_tokens: int | None = None,
+    most_bytes: int | None = None,
 ) -> ShapeRates:
-    """Operations a second of a layer, forward and backward, and of the head, of one round."""
-    device = torch.device(config.device)
+    """Operations a second of a layer, forward and backward, and of the head, of one round.
+
+    On a CPU it takes no more than `most_bytes` of memory, where that is given: fewer layers lie
+    about then.
+    """
     clock = round_clock(config.device, full=full)
+    room = MeasuringSizes(spec, config, most_bytes)
+    layers, head_flops = _time_passes(spec, config, clock, room, most_tokens)
+    return ShapeRates(
+        measured_at=now(),
+        layers=layers,
+        head_flops=head_flops,
+        work=measure_work(spec, config, clock, room),
+    )
+
+
+def _time_passes(
+    spec: ModelSpec,
+    config: TrainConfig,
+    clock: Stopwatch,
+    room: MeasuringSizes,
+    most_tokens: int | None,
+) -> tuple[tuple[LayerRate, ...], float]:
+    """Layers at several sizes of a microbatch, then the head; what that took is free again."""
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
-    module = LayerModule(spec, device=device, dtype=dtype, compile=config.compile)
-    surroundings = _Surroundings(spec, module, clock, dtype)
+    module = LayerModule(spec, device=clock.device, dtype=dtype, compile=config.compile)
+    least, head_tokens = TOKENS[config.device][0], _head_tokens(spec, config, most_tokens)
+    copies = room.num_copies(least, head_tokens)
+    surroundings = _Surroundings(spec, module, clock, dtype, copies)
     layers: list[LayerRate] = []
-    for tokens in TOKENS[device.type]:
+    for tokens in TOKENS[config.device]:
         if layers and most_tokens is not None and tokens > 2 * most_tokens:
             break
-        rate, seconds = _time_layer(spec, module, surroundings, clock, dtype, tokens)
+        if layers and not room.fits(copies, tokens):
+            break
+        kept = room.num_kept(copies, tokens)
+        rate, seconds = _time_layer(spec, module, surroundings, clock, dtype, tokens, kept)
         layers.append(rate)
         if seconds > _LONG_SECONDS:
             break
-    return ShapeRates(
-        measured_at=now(),
-        layers=tuple(layers),
-        head_flops=_time_head(
-            spec,
-            config,
-            module,
-            surroundings,
-            clock,
-            dtype,
-            _head_tokens(spec, config, most_tokens),
-        ),
-        work=measure_work(spec, config, clock),
-    )
+    head = _time_head(spec, config, module, surroundings, clock, dtype, head_tokens)
+    return tuple(layers), head
 
 
 def _time_layer(
@@ -72,6 +89,7 @@ def _time_layer(
     clock: Stopwatch,
     dtype: torch.dtype,
     tokens: int,
+    num_kept: int,
 ) -> tuple[LayerRate, float]:
     """The first layer on random weights; its rates, and seconds of both passes."""
     layout = spec.of_kind("layer")[0]
@@ -106,7 +124,7 @@ def _time_layer(
     def graph(weights: Weights) -> LayerGraph:
         return forward_graph(module, layout, weights, hidden, positions)
 
-    there, back = _time_kept(surroundings, clock, graph, grad)
+    there, back = _time_kept(surroundings, clock, graph, grad, num_kept)
     kept = replace(rate, kept_forward_flops=flops / there, kept_backward_flops=backward_part / back)
     return kept, once + twice
 
@@ -116,10 +134,11 @@ def _time_kept(
     clock: Stopwatch,
     forward: Callable[[Weights], LayerGraph],
     grad: Tensor,
+    num_layers: int,
 ) -> tuple[float, float]:
     """Seconds of a layer's forward and of its backward pass where the activations are kept.
 
-    In the order of a step: forward over all of some layers, then backward, last layer first.
+    In the order of a step: forward over `num_layers`, then backward, last layer first.
     """
     there: list[float] = []
     back: list[float] = []
@@ -135,7 +154,7 @@ def _time_kept(
 
     while sum(there) + sum(back) < 2 * clock.part_seconds or not back:
         for times, call in ((there, go), (back, come_back)):
-            for _ in range(surroundings.num_layers):
+            for _ in range(num_layers):
                 surroundings.between()
                 times.append(clock.once(call))
     return mean(there), mean(back)
@@ -146,11 +165,14 @@ class _Surroundings:
     wait, gradients that are summed, as many bytes of state as a record has. On a GPU nothing."""
 
     def __init__(
-        self, spec: ModelSpec, module: LayerModule, clock: Stopwatch, dtype: torch.dtype
+        self,
+        spec: ModelSpec,
+        module: LayerModule,
+        clock: Stopwatch,
+        dtype: torch.dtype,
+        copies: int,
     ) -> None:
-        count, device = sum(one.num_elements for one in _records(spec)), clock.device
-        copies = _COPIES[device.type] if 12 * count < _MOST_BYTES else 1
-        self.num_layers = copies
+        count, device = sum(one.num_elements for one in layer_records(spec)), clock.device
         self._apart = copies > 1
         self._weights = cycle([_random_weights(spec, module, device, dtype) for _ in range(copies)])
         self._kept: deque[Tensor] = deque(maxlen=copies)
@@ -182,16 +204,10 @@ def _random_weights(
     spec: ModelSpec, module: LayerModule, device: torch.device, dtype: torch.dtype
 ) -> Weights:
     weights: Weights = {}
-    for record in _records(spec):
+    for record in layer_records(spec):
         flat = torch.empty(record.num_elements, dtype=dtype, device=device).normal_(0, 0.02)
         weights = {**weights, **param_views(flat, record)}
     return module.leaves(spec.of_kind("layer")[0], weights)
-
-
-def _records(spec: ModelSpec) -> list[RecordLayout]:
-    """The first layer's record, and what lies beside it."""
-    layout = spec.of_kind("layer")[0]
-    return [layout, *filter(None, [spec.beside.get(layout.name)])]
 
 
 def _head_tokens(spec: ModelSpec, config: TrainConfig, most_tokens: int | None) -> int:

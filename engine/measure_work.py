@@ -10,14 +10,12 @@ from headrace.storage import DeviceSlab
 from .adamw import AdamScalars
 from .clip import round_and_square
 from .config import TrainConfig
+from .measure_memory import MeasuringSizes
 from .model import ModelSpec
 from .optimizer import adamw_update
 from .rates import Work
 from .state import clear_state, read_weights, state_record, state_views
 from .stopwatch import Stopwatch
-
-_RECORDS = 3  # in turn, as slots are: what one leaves in a cache, the next one takes
-_MOST_BYTES = 2**31  # of all of them; larger ones pass through no cache
 
 SCALARS = AdamScalars(
     beta1=0.9, one_minus_beta1=0.1, beta2=0.999, one_minus_beta2=0.001,
@@ -25,14 +23,20 @@ SCALARS = AdamScalars(
 )  # fmt: skip
 
 
-def measure_work(spec: ModelSpec, config: TrainConfig, clock: Stopwatch) -> dict[Work, float]:
-    """Parameters a second of each work, in the state format and compute dtype of the run."""
+def measure_work(
+    spec: ModelSpec, config: TrainConfig, clock: Stopwatch, room: MeasuringSizes
+) -> dict[Work, float]:
+    """Parameters a second of each work, in the state format and compute dtype of the run.
+
+    On as many records as there is `room` for, in turn, as slots are: what one leaves in a cache,
+    the next one takes.
+    """
     layer = spec.of_kind("layer")[0]
     layout = layer if layer.base is None else spec.beside.get(layer.name, layer)
     record = state_record(layout, config.state_format)
     count, device = layout.num_elements, clock.device
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
-    copies = _RECORDS if _RECORDS * record.padded_bytes <= _MOST_BYTES else 1
+    copies = room.num_records(layout)
     slab = DeviceSlab(copies * record.padded_bytes, device)
     slots = [slab.carve(record.padded_bytes) for _ in range(copies)]
     for slot in slots:

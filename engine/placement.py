@@ -55,7 +55,7 @@ def choose_placement(
     """
     config = sizes.config
     weighed = Weighed(model, drives)
-    least = _last_resort(sizes, config)
+    least = least_placement(sizes)
     nearest = [(sizes.host(least), least)] if sizes.device(least) <= device_limit else []
 
     def fitting(candidates: Iterable[Placement], most: int | None = None) -> list[Placement]:
@@ -196,8 +196,9 @@ def _farthest(sizes: Sizes) -> tuple[Tier, ...]:
     return _parked_choices(sizes)[-1]
 
 
-def _last_resort(sizes: Sizes, config: TrainConfig) -> Placement:
+def least_placement(sizes: Sizes) -> Placement:
     """The placement that takes least: what is missing from it is what the refusal says."""
+    config = sizes.config
     count = len(sizes.spec.records) - len(sizes.spec.of_kind("beside"))
     tiers = with_what_lies_beside(sizes.spec, repeat(may_live(config)[-1], count))
     keep = range(sizes.spec.num_layers) if config.recompute == "none" else ()

@@ -24,6 +24,7 @@ from .errors import StateLost
 from .export_forms import exports_of
 from .finish import Exporter, prompts_of
 from .hf_config import build_config
+from .measure_memory import measuring_bytes
 from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
@@ -72,8 +73,14 @@ def run_job(
     lengths = RowLengths(training=data.lengths, evaluation=eval_data.lengths if eval_data else None)
     config = settle_run(config, lengths, commit, emit)
     if config.calibrate:
-        most = extent_of(lengths, config).microbatch_tokens
-        measure_once(spec, config, volumes, microbatch_tokens=most, emit=emit)
+        measure_once(
+            spec,
+            config,
+            volumes,
+            microbatch_tokens=extent_of(lengths, config).microbatch_tokens,
+            most_bytes=measuring_bytes(spec, config, lengths),
+            emit=emit,
+        )
     job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
     plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
     told = {**report, "surroundings": surroundings(config.device)}

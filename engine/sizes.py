@@ -135,9 +135,7 @@ class Sizes:
     @cached_property
     def loss_bytes(self) -> int:
         """What the loss of a chunk of tokens holds at its peak."""
-        # A bounded logit waits with its slope, which is found by way of its square.
-        each = (4 if self.compute_bytes == 4 else 12) + 8 * bool(self.spec.logit_softcap)
-        return self.config.loss_chunk_tokens * self.spec.vocab_size * each
+        return logits_bytes(self.spec, self.config, self.config.loss_chunk_tokens)
 
     def layer_peak_bytes(self, placement: Placement) -> int:
         """What layers take on the device at their peak above all that is kept.
@@ -267,6 +265,13 @@ class Sizes:
     def _grad_buffers(self) -> int:
         one = round_up(self.largest_trained * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
+
+
+def logits_bytes(spec: ModelSpec, config: TrainConfig, tokens: int) -> int:
+    """What the loss of so many tokens holds at its peak."""
+    # A bounded logit waits with its slope, which is found by way of its square.
+    each = 4 if DTYPE_BYTES[config.compute_dtype] == 4 else 12
+    return tokens * spec.vocab_size * (each + 8 * bool(spec.logit_softcap))
 
 
 def sum_bytes(record: RecordLayout) -> int:
