@@ -45,8 +45,11 @@ def known_rates(device: str, volumes: Sequence[VolumeConfig], *, device_name: st
     """
     measured = read_rates(volumes, device_name=device_name) or default_rates(device)
     speeds = {str(volume.path): _volume_rates(volume, measured) for volume in volumes}
+    known = {volume.path: read_calibration(volume.path) for volume in volumes}
     return replace(
-        measured, volumes={path: speed for path, speed in speeds.items() if speed is not None}
+        measured,
+        volumes={path: speed for path, speed in speeds.items() if speed is not None},
+        doubts=tuple(f"{path} {one.doubt}" for path, one in known.items() if one and one.doubt),
     )
 
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 from time import monotonic
+from typing import NamedTuple
 
 import torch
 
 from headrace.storage import (
+    BUSY_SHARE,
+    HeldUp,
     NoSpace,
     VolumeConfig,
     VolumeWear,
@@ -74,20 +78,52 @@ def _measure(
     most_tokens: int | None,
     most_bytes: int | None,
 ) -> tuple[Rates, ShapeRates]:
-    """The middle of some rounds, of as many as there is time for. What they took is free then."""
+    """Some rounds made one, as many as there is time for. What they took is free then.
+
+    Rounds that other work held up are made again, and left out where others were not.
+    """
     ends = monotonic() + MOST_SECONDS[full]
-    boxes: list[Rates] = []
-    shapes: list[ShapeRates] = []
-    while not boxes or (len(boxes) < ROUNDS[config.device] and monotonic() < ends):
-        boxes.append(measure_box(config.device, full=full, most_bytes=most_bytes))
+    rounds: list[_Round] = []
+    wanted = ROUNDS[config.device]
+    while not rounds or (_are_too_few(rounds, wanted) and monotonic() < ends):
+        watch = HeldUp()
+        box = measure_box(config.device, full=full, most_bytes=most_bytes)
         trim_heap()
-        shapes.append(
-            measure_shape(spec, config, full=full, most_tokens=most_tokens, most_bytes=most_bytes)
+        shape = measure_shape(
+            spec, config, full=full, most_tokens=most_tokens, most_bytes=most_bytes
         )
         trim_heap()
+        rounds.append(_Round(box, shape, watch.share()))
     if config.device == "cuda":
         torch.cuda.empty_cache()
-    return middle_box(boxes), middle_shape(shapes)
+    return _made_one(rounds)
+
+
+class _Round(NamedTuple):
+    """What was measured once, and how much other work held it up meanwhile."""
+
+    box: Rates
+    shape: ShapeRates
+    held_up: float
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.held_up <= BUSY_SHARE
+
+
+def _are_too_few(rounds: Sequence[_Round], wanted: int) -> bool:
+    """Quiet rounds, and all of them; of the latter there are at most twice as many."""
+    return sum(one.is_quiet for one in rounds) < wanted and len(rounds) < 2 * wanted
+
+
+def _made_one(rounds: Sequence[_Round]) -> tuple[Rates, ShapeRates]:
+    """The middle of the quiet rounds; where none was, the best of each figure."""
+    quiet = [one for one in rounds if one.is_quiet]
+    counted = quiet or rounds
+    held_up = median(one.held_up for one in counted)
+    box = middle_box([one.box for one in counted], best=not quiet)
+    shape = middle_shape([one.shape for one in counted], best=not quiet)
+    return replace(box, held_up=held_up), replace(shape, held_up=held_up)
 
 
 def _ratings(
@@ -112,21 +148,30 @@ def measure_once(
     most_bytes: int | None = None,
     emit: Emit,
 ) -> None:
-    """Measure what is not known yet of the volumes and of this model's layers, and say so.
+    """Measure what is not known yet of the volumes and of this model's layers, and say so; and
+    again what is in doubt: it was measured on a busy box, or a run since took another time.
 
     5 seconds for each volume, a few for the rest, and `most_bytes` of host memory. A volume without
-    room for it goes unmeasured.
+    room for it goes unmeasured, and one that was measured in full is left as it is.
     """
     for volume in volumes:
-        if read_calibration(volume.path) is None:
-            emit(RunEvent(type="phase", message=f"measuring volume {volume.path}"))
+        known = read_calibration(volume.path)
+        if known is None or (known.doubt and not known.full):
+            again = f" again: {known.doubt}" if known else ""
+            emit(RunEvent(type="phase", message=f"measuring volume {volume.path}{again}"))
             try:
                 calibrate_volume(volume)
             except NoSpace as error:
                 emit(RunEvent(type="message", level="warn", message=f"not measured: {error}"))
-    known = read_rates(volumes, device_name=device_name(config.device))
-    if known is None or shape_key(spec, config) not in known.shapes:
-        emit(RunEvent(type="phase", message="measuring this machine with the model's layers"))
+    rates, key = (
+        read_rates(volumes, device_name=device_name(config.device)),
+        shape_key(spec, config),
+    )
+    doubts = rates.for_shape(key).doubts if rates else ()
+    if rates is None or key not in rates.shapes or doubts:
+        again = f" again: {'; '.join(doubts)}" if doubts else ""
+        message = f"measuring this machine with the model's layers{again}"
+        emit(RunEvent(type="phase", message=message))
         calibrate_compute(
             spec, config, volumes, microbatch_tokens=microbatch_tokens, most_bytes=most_bytes
         )

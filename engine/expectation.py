@@ -69,11 +69,15 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A run that takes longer or shorter than planned: `share` 0.35 for 35 % longer."""
+    """A run that takes longer or shorter than planned: `share` 0.35 for 35 % longer.
+
+    `resource` is what differs most from the plan: a link by its name, "compute" or "overlap".
+    """
 
     share: float
     measured_seconds: float
     planned_seconds: float
+    resource: str
     reason: str
 
     def __str__(self) -> str:
@@ -116,6 +120,7 @@ class DriftWatch:
             share=share,
             measured_seconds=middle.step_seconds - middle.commit_seconds,
             planned_seconds=middle.planned_seconds,
+            resource=resource,
             reason=reason,
         )
 

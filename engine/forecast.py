@@ -22,7 +22,7 @@ from .condition import Condition, conditions, step_tokens_needed
 from .config import ClipWay
 from .cost import StepCost, step_cost
 from .homes import Placement, Way
-from .rates import Origin, VolumeRates
+from .rates import Origin, Rates, VolumeRates
 from .sizes import Sizes
 from .step_cost import StepModel
 from .ways import way_without_bet
@@ -57,7 +57,8 @@ class Forecast:
 
     `ways` gives the step in each way that the run may take it; `step` is that of `way`.
     `step_tokens_needed`: tokens of a step from which compute is longer than each resource, over
-    the step as a whole; None when no number is enough. `reference_seconds`: of preferences, what is
+    the step as a whole; None when no number is enough. `doubts`: why the rates that it goes by are
+    worth less than measured ones, in words. `reference_seconds`: of preferences, what is
     computed before the first step; `sample_seconds`: what texts add to each evaluation.
     `job_seconds` is None for a job of unknown length.
     """
@@ -65,6 +66,7 @@ class Forecast:
     box: str
     origin: Origin
     measured_at: str
+    doubts: tuple[str, ...]
     way: Way
     tokens_per_step: int
     step: StepCost
@@ -110,7 +112,7 @@ def forecast(
     commit = commit_cost(model, placement, way, drives)
     state = sum(sizes.state_bytes)
     every = steps_between_commits(config, step.seconds)
-    per_step = _step_span(step, ways, rates.origin, rows_are_estimate=job.rows_are_estimate)
+    per_step = _step_span(step, ways, rates, rows_are_estimate=job.rows_are_estimate)
     rate = model.load.tokens / (step.seconds + commit.seconds / every)
     checkpoint = checkpoint_cost(model.spec, config, drives)
     reference = reference_seconds(step, config, job)
@@ -121,6 +123,7 @@ def forecast(
         box=rates.name,
         origin=rates.origin,
         measured_at=rates.measured_at,
+        doubts=rates.doubts,
         way=way,
         tokens_per_step=model.load.tokens,
         step=step,
@@ -152,10 +155,10 @@ def forecast(
 
 
 def _step_span(
-    step: StepCost, ways: Mapping[Way, float], origin: Origin, *, rows_are_estimate: bool
+    step: StepCost, ways: Mapping[Way, float], rates: Rates, *, rows_are_estimate: bool
 ) -> Span:
     """What a step may take, in whichever of these ways."""
-    low, high = MARGINS[origin]
+    low, high = MARGINS["default" if rates.doubts else rates.origin]
     if rows_are_estimate:
         low, high = low * ROWS_MARGIN[0], high * ROWS_MARGIN[1]
     return Span(expected=step.seconds, low=low * min(ways.values()), high=high * max(ways.values()))

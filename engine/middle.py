@@ -2,10 +2,11 @@
 
 A processor that others share is faster in one second and slower in the next, by a third and more.
 Figures that were taken one after the other would each be of another such second, and a plan made of
-them of none. So each is taken once a round, and the middle one of the rounds counts.
+them of none. So each is taken once a round, and the middle one of the rounds counts. Where other
+work held up all of them, the best of each counts: what the box can do, and not what was left.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TypeVar
@@ -13,49 +14,54 @@ from typing import TypeVar
 from .rates import LayerRate, Rates, ShapeRates
 
 K = TypeVar("K")
+OneOf = Callable[[Sequence[float]], float]
 
 
-def middle_box(rounds: Sequence[Rates]) -> Rates:
-    """The middle of what `measure_box` found: copies, memory, visits and the processor's work."""
+def middle_box(rounds: Sequence[Rates], *, best: bool = False) -> Rates:
+    """The middle of what `measure_box` found, or the best of each: copies, memory, visits and the
+    processor's work."""
+    one_of = max if best else median
     return replace(
         rounds[-1],
-        h2d=median(one.h2d for one in rounds),
-        d2h=median(one.d2h for one in rounds),
-        both=_middle(one.both for one in rounds),
-        host_memory=median(one.host_memory for one in rounds),
-        device_memory=median(one.device_memory for one in rounds),
-        visit_seconds=median(one.visit_seconds for one in rounds),
-        work=_middle_work(one.work for one in rounds),
+        h2d=one_of([one.h2d for one in rounds]),
+        d2h=one_of([one.d2h for one in rounds]),
+        both=_known((one.both for one in rounds), one_of),
+        host_memory=one_of([one.host_memory for one in rounds]),
+        device_memory=one_of([one.device_memory for one in rounds]),
+        visit_seconds=(min if best else median)([one.visit_seconds for one in rounds]),
+        work=_works((one.work for one in rounds), one_of),
     )
 
 
-def middle_shape(rounds: Sequence[ShapeRates]) -> ShapeRates:
-    """The middle of what `measure_shape` found; of sizes that not every round came to, none."""
+def middle_shape(rounds: Sequence[ShapeRates], *, best: bool = False) -> ShapeRates:
+    """The middle of what `measure_shape` found, or the best; of sizes that not every round came to,
+    none."""
+    one_of = max if best else median
     sizes = [{rate.tokens: rate for rate in one.layers} for one in rounds]
     common = [tokens for tokens in sizes[0] if all(tokens in known for known in sizes)]
     return replace(
         rounds[-1],
-        layers=tuple(_middle_layer([known[tokens] for known in sizes]) for tokens in common),
-        head_flops=median(one.head_flops for one in rounds),
-        work=_middle_work(one.work for one in rounds),
+        layers=tuple(_layer([known[tokens] for known in sizes], one_of) for tokens in common),
+        head_flops=one_of([one.head_flops for one in rounds]),
+        work=_works((one.work for one in rounds), one_of),
     )
 
 
-def _middle_layer(rounds: Sequence[LayerRate]) -> LayerRate:
+def _layer(rounds: Sequence[LayerRate], one_of: OneOf) -> LayerRate:
     return replace(
         rounds[-1],
-        forward_flops=median(one.forward_flops for one in rounds),
-        backward_flops=median(one.backward_flops for one in rounds),
-        kept_forward_flops=_middle(one.kept_forward_flops for one in rounds),
-        kept_backward_flops=_middle(one.kept_backward_flops for one in rounds),
+        forward_flops=one_of([one.forward_flops for one in rounds]),
+        backward_flops=one_of([one.backward_flops for one in rounds]),
+        kept_forward_flops=_known((one.kept_forward_flops for one in rounds), one_of),
+        kept_backward_flops=_known((one.kept_backward_flops for one in rounds), one_of),
     )
 
 
-def _middle(rounds: Iterable[float | None]) -> float | None:
+def _known(rounds: Iterable[float | None], one_of: OneOf) -> float | None:
     known = [one for one in rounds if one is not None]
-    return median(known) if known else None
+    return one_of(known) if known else None
 
 
-def _middle_work(rounds: Iterable[Mapping[K, float]]) -> dict[K, float]:
+def _works(rounds: Iterable[Mapping[K, float]], one_of: OneOf) -> dict[K, float]:
     found = list(rounds)
-    return {work: median(one[work] for one in found) for work in found[0]}
+    return {work: one_of([one[work] for one in found]) for work in found[0]}

@@ -8,13 +8,14 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
-from headrace.storage import VolumeConfig
+from headrace.storage import VolumeConfig, read_calibration, write_calibration
 
 from .rates import Rates
 
@@ -47,12 +48,35 @@ def read_rates(volumes: Sequence[VolumeConfig], *, device_name: str = "") -> Rat
 
 def write_rates(volumes: Sequence[VolumeConfig], rates: Rates, *, device_name: str = "") -> None:
     """Keep the rates, in place of older ones. Volumes have figures of their own, left out here."""
-    kept = replace(rates, volumes={}, prices=None)
+    kept = replace(rates, volumes={}, prices=None, doubts=())
     text = json.dumps({"hardware": hardware(device_name), "rates": asdict(kept)}, indent=1)
     path = volumes[0].path / FILE_NAME
     half = path.with_name(f"{FILE_NAME}.new")
     half.write_text(text + "\n", encoding="utf-8")
     half.rename(path)
+
+
+def mark_drift(
+    volumes: Sequence[VolumeConfig], key: str, words: str, *, device_name: str, drives: bool
+) -> None:
+    """Keep with the figures that a run went by what it found of them, for the next plan to say, and
+    the next job to measure again: those of its shape (`shape_key`), and of the `drives` as well.
+
+    A volume that takes no file now leaves them as they are.
+    """
+    with suppress(OSError):
+        rates = read_rates(volumes, device_name=device_name)
+        if rates is not None and key in rates.shapes:
+            found = replace(rates.shapes[key], drift=words)
+            write_rates(
+                volumes,
+                replace(rates, shapes={**rates.shapes, key: found}),
+                device_name=device_name,
+            )
+        for volume in volumes if drives else ():
+            known = read_calibration(volume.path)
+            if known is not None:
+                write_calibration(volume.path, replace(known, drift=words))
 
 
 def _processor() -> str:

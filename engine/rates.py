@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
+from headrace.storage import busy_words
+
 from .config import TrainConfig
 from .model import ModelSpec
 
@@ -80,12 +82,16 @@ class ShapeRates:
     """What was measured for the layers and the head of one shape, dtype and way to compile.
 
     `work`: of all but what the processor does, parameters a second on records of that size.
+    `held_up`: the share of the time that other work held the process up while it measured. `drift`:
+    what a run since has found of these figures, in words.
     """
 
     measured_at: str
     layers: tuple[LayerRate, ...]
     head_flops: float
     work: Mapping[Work, float] = field(default_factory=dict)
+    held_up: float = 0.0
+    drift: str = ""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -114,7 +120,9 @@ class Rates:
 
     `h2d` and `d2h` are a direction of the link alone, `both` each of them when both are busy. A
     volume that `volumes` does not name is taken for a `default_volume`. `layers` is by tokens,
-    ascending. `visit_seconds`: what a visit takes beside its bytes and operations.
+    ascending. `visit_seconds`: what a visit takes beside its bytes and operations. `held_up`: the
+    share of the time that other work held the process up while it measured. `doubts`: why measured
+    figures are worth less than such, in words.
     """
 
     origin: Origin
@@ -135,6 +143,8 @@ class Rates:
     unified: bool = False  # the device's memory is the host's
     shapes: Mapping[str, ShapeRates] = field(default_factory=dict)
     rated_bytes: Mapping[str, float] = field(default_factory=dict)  # of the drive of each volume
+    held_up: float = 0.0
+    doubts: tuple[str, ...] = ()
 
     def for_shape(self, key: str) -> "Rates":
         """The rates with the layers of that shape (`shape_key`), where it was measured.
@@ -153,7 +163,12 @@ class Rates:
             layers=chosen.layers,
             head_flops=chosen.head_flops,
             work={**self.work, **chosen.work},
+            doubts=(*self.doubts, *self._doubts(found)) if found else (),
         )
+
+    def _doubts(self, shape: ShapeRates) -> list[str]:
+        busy = busy_words(max(self.held_up, shape.held_up))
+        return [words for words in (shape.drift, busy) if words]
 
     def flops(self, tokens: int, *, backward: bool, kept: bool = False) -> float:
         """Operations a second at microbatches of that size, between the nearest known ones.
@@ -211,6 +226,7 @@ class Rates:
             "default_volume": VolumeRates(**values["default_volume"]),
             "volumes": {path: VolumeRates(**one) for path, one in values["volumes"].items()},
             "prices": None if prices is None else Prices(**prices),
+            "doubts": tuple(values.get("doubts", ())),
             "shapes": {
                 key: ShapeRates.from_dict(one) for key, one in values.get("shapes", {}).items()
             },

@@ -18,6 +18,7 @@ OUTCOME_OF: Mapping[StopReason, Outcome] = {
 }
 
 LINKS = ("nvme_read", "nvme_write", "h2d", "d2h")
+DRIVE_LINKS = LINKS[:2]
 FEWEST_ROWS = 16  # of an epoch, of which any can be said to stand out by its loss
 ROW_LOSS_KINDS: Mapping[str, str] = {  # of rows whose loss stands out, in words
     "above": "far above",

@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from headrace.storage import VolumeConfig
+
+from .calibration import device_name
 from .cost import StepCost
 from .data import Microbatch
 from .expectation import DriftWatch, Expectation
 from .homes import Way
-from .report import Emit, Level, RunEvent, StepReport
+from .rate_file import mark_drift
+from .rates import shape_key
+from .report import DRIVE_LINKS, Emit, Level, RunEvent, StepReport
 from .step import StepOutcome
 from .step_load import StepLoad
 from .step_report import Links, StepClock
@@ -49,7 +54,8 @@ class StepTruth:
         return self._expectation.step(load, way, pending=owed, redone=lost, committed=committed)
 
     def tell(self, report: StepReport, clock: StepClock, *, straight_on: bool) -> None:
-        """Say when steps take longer or shorter than was planned by measured rates, and why.
+        """Say when steps take longer or shorter than was planned by measured rates, and why; the
+        rates are in doubt then, and the next job measures them again.
 
         `straight_on`: the next step follows at once, with what was read ahead for it.
         """
@@ -61,6 +67,13 @@ class StepTruth:
         data = {"drift": asdict(drift)}
         self._emit(
             RunEvent(type="message", level=level, message=str(drift), step=report.step, data=data)
+        )
+        mark_drift(
+            [VolumeConfig.parse(text) for text in self._config.volumes],
+            shape_key(self._work.spec, self._config),
+            f"in a run since, {drift}",
+            device_name=device_name(self._config.device),
+            drives=drift.resource in DRIVE_LINKS,
         )
 
 

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
     from .future import IoFuture
     from .gds_probe import GdsStatus, probe_gds
+    from .held_up import BUSY_SHARE, HeldUp, busy_words
     from .layout import Layout, plan_layout
     from .ledger import CommitInfo, KeptCommit
     from .memory import MemoryStatus, memory_status
     from .pool import HostArena
-    from .rates import Calibration, read_calibration
+    from .rates import Calibration, read_calibration, write_calibration
     from .scratch import Scratch
     from .slab import DeviceSlab, DeviceSlot
     from .slot import HostSlot
@@ -70,9 +71,13 @@ _HOMES = {
     "Calibration": "rates",
     "calibrate_volume": "calibrate",
     "read_calibration": "rates",
+    "write_calibration": "rates",
     "Scratch": "scratch",
     "DeviceSlab": "slab",
     "DeviceSlot": "slab",
+    "BUSY_SHARE": "held_up",
+    "HeldUp": "held_up",
+    "busy_words": "held_up",
     "HostArena": "pool",
     "HostSlot": "slot",
     "VolumeRoom": "space",
@@ -103,6 +108,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BUSY_SHARE",
     "Calibration",
     "Corrupt",
     "CommitInfo",
@@ -115,6 +121,7 @@ __all__ = [
     "FoundCommit",
     "GdsStatus",
     "GroupMemory",
+    "HeldUp",
     "HostArena",
     "HostSlot",
     "Incompatible",
@@ -147,6 +154,7 @@ __all__ = [
     "VolumeWear",
     "WriteBudgetSpent",
     "busy_python",
+    "busy_words",
     "calibrate_volume",
     "cpu_quota",
     "drive_health",
@@ -165,6 +173,7 @@ __all__ = [
     "probe_gds",
     "probe_volume",
     "read_calibration",
+    "write_calibration",
     "round_up",
     "sync_directory",
     "tightest_group",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from .config import VolumeConfig
 from .errors import NoSpace
 from .filesystem import free_bytes, total_bytes
+from .held_up import HeldUp
 from .layout import BLOCK_BYTES, MIB
 from .load import LoadKind, LoadResult, run_load
 from .pool import HostArena
@@ -47,7 +48,7 @@ def calibrate_volume(
     status = probe_volume(config)
     remove_leftovers(config.path, PURPOSE)  # before the free space is looked at
     region = _region_bytes(config, full)
-    start = time.monotonic()
+    start, watch = time.monotonic(), HeldUp()
     with working_file(config.path, PURPOSE, region) as path:
         volume = open_file_volume(status, path, False)
         try:
@@ -66,6 +67,7 @@ def calibrate_volume(
         first_write_bytes_per_second=rates["first_write"],
         written_bytes=sum(one.written_bytes for one in results.values()),
         seconds=time.monotonic() - start,
+        held_up=watch.share(),
     )
     write_calibration(config.path, calibration)
     return calibration

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import VolumeConfig
+from .held_up import busy_words
 
 FILE_NAME = ".headrace-calibration.json"
 
@@ -15,7 +16,8 @@ class Calibration:
     """Rates of one volume in bytes a second, by the road and in the calls that the store uses.
 
     `mixed` counts reads and writes together, half of each. `first_write` is into reserved space
-    that was never written. `full` went past the drive's write cache.
+    that was never written. `full` went past the drive's write cache. `held_up`: the share of the
+    time that other work held the process up. `drift`: what a run since has found of these figures.
     """
 
     measured_at: str  # ISO 8601, UTC
@@ -28,6 +30,13 @@ class Calibration:
     first_write_bytes_per_second: float
     written_bytes: int  # the wear that measuring has cost
     seconds: float
+    held_up: float = 0.0
+    drift: str = ""
+
+    @property
+    def doubt(self) -> str:
+        """Why they should be measured again, in words; empty: they need not be."""
+        return self.drift or busy_words(self.held_up)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

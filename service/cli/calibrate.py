@@ -45,7 +45,8 @@ def calibrate(
     """Measure the volumes, 5 seconds each, then compute, some seconds; all of it is kept.
 
     Stores made later are dealt by it, and plans go by it. The first job of a daemon measures what
-    is not known yet by itself.
+    is not known yet by itself, and a later one again what was measured on a busy box or what a run
+    since has found to be off by a fifth.
     """
     settings = load_settings(config, data_dir=data_dir, volumes=volume or None, device=device)
     named = volumes_of(settings)
@@ -143,9 +144,19 @@ def _show_volumes(found: "dict[str, Calibration]") -> None:
         for text, one in found.items()
     ]
     print_table(columns, rows, empty="no volume")
+    for text, one in found.items():
+        _warn(text, one.doubt)
+
+
+def _warn(what: str, doubt: str) -> None:
+    """That a figure is worth little, where it is."""
+    if doubt:
+        typer.echo(f"warning: {what} {doubt}; calibrate again when it is quiet", err=True)
 
 
 def _show_compute(rates: "Rates") -> None:
+    from headrace.storage import busy_words
+
     both = "" if rates.both is None else f", each way at once {human_bytes(rates.both)}/s"
     facts = [
         ["up to the device", f"{human_bytes(rates.h2d)}/s{both}"],
@@ -163,3 +174,4 @@ def _show_compute(rates: "Rates") -> None:
     facts.append(["head", f"{newest.head_flops / 1e12:.3g} TFLOPS"])
     console().print()
     print_table([], facts, empty="")
+    _warn("compute", busy_words(newest.held_up))

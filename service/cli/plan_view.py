@@ -47,6 +47,8 @@ def _facts(
     step, commit = forecast["step_seconds"], forecast["commit"]
     box = forecast["box"] or "this box"
     whence = _WHENCE[forecast["origin"]].format(measured_at=forecast["measured_at"])
+    if forecast["doubts"]:
+        whence += f"; {'; '.join(forecast['doubts'])}; `headrace calibrate` measures again"
     model = report["model"]
     if isinstance(model, dict):
         passed = model["num_passed_params"]

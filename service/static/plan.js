@@ -39,6 +39,10 @@ function folded(place, id, title, ...inside) {
   return made;
 }
 
+// Why what was measured is worth less than that; the next job measures it again.
+const doubts = (forecast) =>
+  forecast.doubts?.length ? ` (${forecast.doubts.join("; ")}; “headrace calibrate” measures again)` : "";
+
 // How long it will take, the first thing that people want to know.
 function time(plan) {
   const step = plan.forecast?.step_seconds;
@@ -51,7 +55,7 @@ function time(plan) {
   const steps = plan.total_steps ? `${FORMATS.count(plan.total_steps)} steps of ${duration(step.expected)}, ` : "a step; ";
   return [
     words("p", "big", `About ${all}`),
-    words("p", "small soft", `${steps}${per_second(plan.forecast.tokens_per_second)} tokens a second. Between ${spread}, ${ORIGINS[plan.forecast.origin] ?? ""}.`),
+    words("p", "small soft", `${steps}${per_second(plan.forecast.tokens_per_second)} tokens a second. Between ${spread}, ${ORIGINS[plan.forecast.origin] ?? ""}${doubts(plan.forecast)}.`),
   ];
 }
 

@@ -36,7 +36,7 @@ from headrace.engine.rates import Rates, ShapeRates
 from headrace.engine.step_cost import StepModel
 from headrace.engine.step_load import StepLoad
 from headrace.service.child import become_like_a_worker
-from headrace.storage import VolumeConfig, calibrate_volume
+from headrace.storage import HeldUp, VolumeConfig, calibrate_volume
 
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
@@ -84,6 +84,7 @@ class Bench:
         self._steps = steps
         self._probe = Probe(device)
         self._calibrated: dict[str, float] = {}  # by case: the probe when compute was measured
+        self._held_up: dict[str, float] = {}  # by case: by other work, meanwhile
 
     def volume(self, case: Case) -> VolumeConfig:
         """A folder for each rate, with what was measured there."""
@@ -120,7 +121,8 @@ class Bench:
             tokens = case.rows * case.tokens // case.microbatches
             config = configure(case, "auto", self._device)
             volume = self.volume(case)
-            calibrate_compute(case.spec, config, [volume], microbatch_tokens=tokens)
+            found = calibrate_compute(case.spec, config, [volume], microbatch_tokens=tokens)
+            self._held_up[case.name] = found.held_up
             probed = (probed + self._probe.seconds()) / 2
             self._calibrated[case.name] = probed
         return self._calibrated[case.name]
@@ -133,6 +135,7 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         worked: list[float] = []
+        held_up: list[float] = []
         shapes: list[ShapeRates] = []
 
         @contextmanager
@@ -140,9 +143,10 @@ class Bench:
             if not on_gpu:
                 most = case.rows * case.tokens // case.microbatches
                 shapes.append(measure_shape(case.spec, config, most_tokens=most))
-            before = process_time()
+            before, watch = process_time(), HeldUp()
             yield
             worked.append(process_time() - before)
+            held_up.append(watch.share())
 
         found = bench_step(
             config,
@@ -171,6 +175,8 @@ class Bench:
             "measured_seconds": run["step_seconds"],
             "all_seconds": timed,
             "processor_seconds": median(worked[1:]),
+            "held_up": median(held_up[1:]),
+            "held_up_at_calibration": self._held_up[case.name],
             "error": run["planned_seconds"] / run["step_seconds"] - 1,
             "planned_then_seconds": then,
             "error_then": then / run["step_seconds"] - 1,

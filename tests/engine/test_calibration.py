@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -21,11 +22,20 @@ from headrace.engine import (
     shape_spec,
 )
 from headrace.engine.calibration import calibrate_compute, measure_once
-from headrace.engine.rates import LayerRate, ShapeRates, default_rates, shape_key
-from headrace.storage import VolumeConfig, calibrate_volume, read_calibration
+from headrace.engine.forecast import Forecast
+from headrace.engine.rate_file import mark_drift
+from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, shape_key
+from headrace.storage import VolumeConfig, calibrate_volume, read_calibration, write_calibration
 
 SPEC = shape_spec("tiny", layers=1)
 CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
+
+
+def held_up(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
+    """Let the rounds of calibration be held up for these shares of the time; then for the last."""
+    left = list(shares)
+    watch = SimpleNamespace(share=lambda: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(calibration, "HeldUp", lambda: watch)
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +45,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
     monkeypatch.setattr(measure_box, "COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
     monkeypatch.setattr(measure_box, "ELEMENTS", 2**14)
+    held_up(monkeypatch, 0.0)
+    monkeypatch.setattr("headrace.storage.calibrate.HeldUp.share", lambda watch: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +84,91 @@ def test_a_slow_second_of_the_box_is_one_round_and_changes_nothing(
     )
     assert calibrate_compute(SPEC, CONFIG, [volume]).h2d == 4e9
     assert next(rounds, None) is None
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, *rates: float) -> None:
+    """Let the rounds find these rates of copies up, and then the last."""
+    left, measured = list(rates), replace(default_rates("cpu"), origin="measured")
+
+    def measure(*_: object, **__: object) -> Rates:
+        return replace(measured, h2d=left.pop(0) if len(left) > 1 else left[0])
+
+    monkeypatch.setattr(calibration, "measure_box", measure)
+
+
+def test_rounds_that_other_work_held_up_are_made_again_and_left_out(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "MOST_SECONDS", {False: 1e9, True: 1e9})
+    steps_of(monkeypatch, 1e9, 2e9, 5e9, 6e9, 7e9, 8e9, 9e9, 1e12)
+    held_up(monkeypatch, 0.5, 0.3, 0.01, 0.02, 0.03, 0.04, 0.05)
+    found = calibrate_compute(SPEC, CONFIG, [volume])
+    assert (found.h2d, found.held_up) == (7e9, 0.03)
+    assert known_rates("cpu", [volume]).for_shape(shape_key(SPEC, CONFIG)).doubts == ()
+
+
+def test_a_box_that_was_busy_all_the_time_says_so_and_is_measured_by_the_next_job_again(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could do at its best counts, and a plan by that is no promise."""
+    steps_of(monkeypatch, 1e9, 6e9, 5e9)
+    held_up(monkeypatch, 0.38)
+    assert calibrate_compute(SPEC, CONFIG, [volume]).h2d == 6e9
+
+    def forecast() -> Forecast:
+        box = Box(device="cpu", device_bytes=2**32, host_bytes=2**32, volumes={"/d": 2**40},
+                  rates=known_rates("cpu", [volume]))  # fmt: skip
+        return make_plan(SPEC, CONFIG, longest_row_tokens=64, box=box).forecast
+
+    busy = forecast()
+    words = "measured while other work held this box up for 38 % of the time"
+    assert busy.origin == "measured" and busy.doubts == (words,)
+    assert busy.step_seconds.low < 0.6 * busy.step_seconds.expected
+    held_up(monkeypatch, 0.0)
+    messages = measure_again(volume)
+    assert messages[-1] == f"measuring this machine with the model's layers again: {words}"
+    assert forecast().doubts == () and forecast().step_seconds.low > 0.8 * busy.step_seconds.low
+    assert measure_again(volume) == []
+
+
+def measure_again(volume: VolumeConfig) -> list[str]:
+    """What the next job says that it measures."""
+    events: list[RunEvent] = []
+    measure_once(SPEC, CONFIG, [volume], microbatch_tokens=16, emit=events.append)
+    return [event.message for event in events]
+
+
+@pytest.mark.parametrize("drives", [False, True])
+def test_figures_that_a_run_has_found_wrong_are_measured_by_the_next_job_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drives: bool
+) -> None:
+    monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.2)
+    volume, key = VolumeConfig(path=tmp_path), shape_key(SPEC, CONFIG)
+    assert len(measure_again(volume)) == 2 and measure_again(volume) == []
+    mark_drift([volume], key, "a step takes 2 s", device_name="", drives=drives)
+    (doubt, *others) = known_rates("cpu", [volume]).for_shape(key).doubts[::-1]
+    assert doubt == "a step takes 2 s"
+    assert others == ([f"{tmp_path} a step takes 2 s"] if drives else [])
+    again = measure_again(volume)
+    assert len(again) == 1 + drives
+    assert all(one.endswith(" again: a step takes 2 s") for one in again)
+    assert known_rates("cpu", [volume]).for_shape(key).doubts == ()
+    assert measure_again(volume) == []
+
+
+def test_a_volume_that_was_measured_in_full_is_told_to_be_off_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.2)
+    volume, key = VolumeConfig(path=tmp_path), shape_key(SPEC, CONFIG)
+    measure_again(volume)
+    known = read_calibration(tmp_path)
+    assert known is not None
+    write_calibration(tmp_path, replace(known, full=True))
+    mark_drift([volume], key, "a step takes 2 s", device_name="", drives=True)
+    (message,) = measure_again(volume)
+    assert "this machine" in message
+    assert known_rates("cpu", [volume]).doubts == (f"{tmp_path} a step takes 2 s",)
 
 
 def test_a_shape_that_was_not_measured_goes_by_another_and_is_no_measurement(

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from datasets import write_dataset
-from headrace.engine import LinkReport, StepReport
+from headrace.engine import LinkReport, StepReport, known_rates, read_model_spec
 from headrace.engine.expectation import DriftWatch
-from headrace.engine.rates import default_rates
+from headrace.engine.rate_file import write_rates
+from headrace.engine.rates import LayerRate, ShapeRates, default_rates, shape_key
 from headrace.engine.report import LINKS
+from headrace.storage import VolumeConfig
 from runs import Run
 from tiny import make_tiny_llama
 
@@ -85,6 +87,24 @@ def test_a_slow_drive_is_the_reason_and_is_told_once() -> None:
     said = told(DriftWatch(MEASURED), [report(step, **slow) for step in range(1, 20)])
     assert len(said) == 1
     assert "1.5 s, 1 s planned (+50 %): nvme_read carried 0.714 GB/s, 1.25 planned" in said[0]
+
+
+def test_a_run_that_leaves_its_plan_leaves_word_with_the_rates_that_it_went_by(
+    tmp_path: Path,
+) -> None:
+    """Planned by a box that takes next to no time; the next plan says what was found."""
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=2)
+    dataset = write_dataset(tmp_path / "data", [9, 17, 5, 30], vocab=384)
+    run = Run(tmp_path, model, dataset, max_steps=8)
+    key = shape_key(read_model_spec(model), run.config)
+    volumes = [VolumeConfig.parse(text) for text in run.config.volumes]
+    layer = LayerRate(tokens=64, forward_flops=1e18, backward_flops=1e18)
+    shape = ShapeRates(measured_at="now", layers=(layer,), head_flops=1e18)
+    write_rates(volumes, replace(MEASURED, shapes={key: shape}))
+    run.go()
+    (drift,) = {event.message for event in run.events if "drift" in event.data}
+    found = known_rates("cpu", volumes).for_shape(key)
+    assert found.doubts == (f"in a run since, {drift}",)
 
 
 def test_slow_compute_is_the_reason_when_it_is() -> None:

@@ -43,6 +43,15 @@ def test_rates_of_kept_layers_are_taken_apart_and_stay_unknown_where_no_round_ha
     assert middle_shape([shape(8, 64)] * 3).layers[0].kept_forward_flops is None
 
 
+def test_where_all_rounds_were_disturbed_the_best_of_each_figure_counts() -> None:
+    box = replace(default_rates("cpu"), origin="measured", visit_seconds=1e-4)
+    assert middle_box([slowed(box, 3), box, slowed(box, 1.4)], best=True) == box
+    slow, fast = shape(3, 64, 256), shape(8, 64, 256)
+    mixed = replace(fast, head_flops=2.0, work={"join": 9.0})
+    found = middle_shape([slow, mixed], best=True)
+    assert found == replace(fast, head_flops=3.0, work={"join": 9.0})
+
+
 def test_both_directions_at_once_stay_unknown_where_no_round_has_them() -> None:
     box = default_rates("cpu")
     assert middle_box([box, box]).both is None
