@@ -10,6 +10,7 @@ import pytest
 from bench import gpu_step
 from bench.gpu_table import limit_of_way, promises, table
 from bench.links import copy_limit_seconds, measure_drive
+from headrace.storage.load import LoadKind
 
 RATES = {"h2d": 50.0, "d2h": 40.0, "each_of_both": 20.0}
 
@@ -88,8 +89,10 @@ def test_what_a_deferred_update_moves_is_not_hidden_by_backward(way: str, second
     assert limit_of_way(result) == seconds
 
 
-def test_the_drive_is_measured_with_reads_and_writes_in_turn(tmp_path: Path) -> None:
-    assert measure_drive(tmp_path, num_bytes=2**28) > 0
+def test_the_drive_is_measured_with_reads_with_writes_and_with_both_in_turn(tmp_path: Path) -> None:
+    kinds: tuple[LoadKind, ...] = ("read", "write", "mixed")
+    found = measure_drive(tmp_path, kinds=kinds, file_bytes=2**27, num_bytes=2**28)
+    assert tuple(found) == kinds and min(found.values()) > 0
     assert list(tmp_path.iterdir()) == []
 
 

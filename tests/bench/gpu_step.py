@@ -16,7 +16,8 @@ import platform
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,18 @@ from bench.links import copy_limit_seconds, measure_copies, measure_drive
 from bench.watch import PeakMemory, resident, used_on_gpu
 from headrace.engine import ModelSpec, TrainConfig, bench_step, method_spec, shape_spec
 from headrace.engine.measure_box import measure_box
+from headrace.engine.rates import VolumeRates
 from headrace.storage import VolumeConfig
 
 CHUNK_TOKENS = 4096
 # Bytes a parameter that must cross the link when all state is in host memory: the weights for the
 # forward pass and the state for the update up, the state down.
 UP_BYTES, DOWN_BYTES = 14, 12
+# A file near what a step moves: small ones may be moved more quickly.
+DRIVE_BYTES = {
+    "cpu": {"file_bytes": 2**27, "num_bytes": 2**28},
+    "cuda": {"file_bytes": 16 * 2**30, "num_bytes": 8 * 2**30},
+}
 LOOK_SECONDS = 0.02
 GIB = 2**30
 
@@ -183,14 +190,16 @@ def _measure_product(
 ) -> dict[str, Any]:
     config = product_config(case, settings, arguments)
     rates: dict[str, Any] = {}
-    # Links and processor as they are here; layers and drive as on the usual box.
+    # Links and processor as they are here, and the drive where it is used; layers as usual.
     box_rates = measure_box(case.device) if case.device == "cuda" else None
-    drive_bytes = 4 * 2**30 if case.device == "cuda" else 2**28
-    if case.limit == "pcie":
+    drive = partial(measure_drive, arguments.volume, **DRIVE_BYTES[case.device])
+    if case.on_drive:
+        speeds = drive(kinds=("read", "write", "mixed"))
+        rates = {"mixed": [speeds["mixed"]]}
+        box_rates = box_rates and replace(box_rates, default_volume=VolumeRates(**speeds))
+    elif case.limit == "pcie":
         rates = measure_copies()
         torch.cuda.empty_cache()
-    elif case.limit == "drive":
-        rates = {"mixed": [measure_drive(arguments.volume, num_bytes=drive_bytes)]}
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-step-", dir=arguments.volume) as folder:
         found = bench_step(
             config,
@@ -204,7 +213,7 @@ def _measure_product(
             rates=box_rates,
         )
     if case.limit == "drive":
-        rates["mixed"].append(measure_drive(arguments.volume, num_bytes=drive_bytes))
+        rates["mixed"].append(drive()["mixed"])
     (run,) = found["runs"].values()
     result = {
         "num_params": found["num_params"],

@@ -31,7 +31,7 @@ DEVICES = [
         id="cpu",
     ),
     pytest.param(
-        {"device": "cuda", "compute_dtype": "bfloat16", "device_bytes": 2**30},
+        {"device": "cuda", "compute_dtype": "bfloat16", "device_bytes": 2**31},
         marks=[
             pytest.mark.gpu,
             pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),

@@ -17,7 +17,7 @@ pytestmark = [
 ANSWERS = [(9, 17), (30, 5), (12, 21), (8, 26), (14, 11), (6, 7), (19, 19)]
 COMMON: dict[str, Any] = {
     "objective": "dpo", "max_steps": 5, "batch_rows": 4, "microbatch_rows": 2,
-    "learning_rate": 1e-3, "max_grad_norm": 0.05, "device_bytes": 2**30,
+    "learning_rate": 1e-3, "max_grad_norm": 0.05, "device_bytes": 2**31,
 }  # fmt: skip
 HALF: dict[str, Any] = {"device": "cuda", "compute_dtype": "bfloat16"}
 

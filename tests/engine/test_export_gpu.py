@@ -32,7 +32,7 @@ def test_exports_match_on_a_gpu(tmp_path: Path, case: str, settings: dict[str, A
     model = write_case(tmp_path / "model", case)
     dataset = write_dataset(tmp_path / "data", [24, 9, 17, 5, 40], vocab=384)
     run = Run(
-        tmp_path / "run", model, dataset, device="cuda", device_bytes=2**30, max_steps=2,
+        tmp_path / "run", model, dataset, device="cuda", device_bytes=2**31, max_steps=2,
         batch_rows=3, microbatch_rows=2, learning_rate=1e-2, export_gguf="q8_0", **settings,
     )  # fmt: skip
     run.go()

@@ -19,7 +19,7 @@ pytestmark = [
 PROMPTS = ("Which way does the water run, and how far, and who has seen it?", "Why?")
 SETTINGS: dict[str, Any] = {
     "sample_prompts": PROMPTS, "sample_tokens": 12, "max_steps": 3, "batch_rows": 3,
-    "learning_rate": 1e-9, "device_bytes": 2**30, "rehearsal": "on",
+    "learning_rate": 1e-9, "device_bytes": 2**31, "rehearsal": "on",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 LENGTHS = [9, 17, 5, 30, 12, 21, 8, 26, 14, 11, 23]
-COMMON = {"max_steps": 20, "batch_rows": 5, "device_bytes": 2**30}
+COMMON = {"max_steps": 20, "batch_rows": 5, "device_bytes": 2**31}
 BF16 = {"compute_dtype": "bfloat16", "device": "cuda"}
 
 

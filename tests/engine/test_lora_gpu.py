@@ -17,7 +17,7 @@ pytestmark = [
 LENGTHS = [24, 9, 17, 5, 30]
 COMMON: dict[str, Any] = {
     "method": "lora", "lora_rank": 4, "max_steps": 6, "batch_rows": 5, "microbatch_rows": 2,
-    "learning_rate": 1e-2, "max_grad_norm": 0.05, "device_bytes": 2**30,
+    "learning_rate": 1e-2, "max_grad_norm": 0.05, "device_bytes": 2**31,
 }  # fmt: skip
 
 

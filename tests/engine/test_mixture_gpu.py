@@ -17,7 +17,7 @@ pytestmark = [
 LENGTHS = [24, 9, 17, 5, 30]
 COMMON: dict[str, Any] = {
     "max_steps": 6, "batch_rows": 5, "microbatch_rows": 2, "learning_rate": 1e-3,
-    "max_grad_norm": 0.5, "device_bytes": 2**30, "router_aux_loss_coef": 0.1,
+    "max_grad_norm": 0.5, "device_bytes": 2**31, "router_aux_loss_coef": 0.1,
 }  # fmt: skip
 ADAPTERS: dict[str, Any] = {"method": "lora", "lora_rank": 4, "lora_export": "merged"}
 HALF: dict[str, Any] = {"device": "cuda", "compute_dtype": "bfloat16"}

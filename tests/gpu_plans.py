@@ -1,0 +1,56 @@
+"""On a machine without a GPU: are the plans of the GPU tests made, within the memory they give?
+
+A plugin of pytest: `pytest -p gpu_plans -m gpu tests/engine`. A test ends where its first plan is
+made, and passes; one that is refused its plan fails; whatever cannot run without a GPU is skipped.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from headrace.engine import CannotFit, run
+
+FREE_BYTES = 100 * 2**30
+
+
+class PlanMade(BaseException):
+    """A run has its plan: it goes no further."""
+
+
+def pytest_configure() -> None:
+    """Let the planner see a GPU, and end every run once its plan is made."""
+    torch.cuda.is_available = lambda: True
+    torch.cuda.mem_get_info = lambda device=None: (FREE_BYTES, FREE_BYTES)
+    torch.cuda.get_device_name = lambda device=None: "a GPU that is not there"
+    make_plan = run.plan_run
+
+    def plan_only(*arguments: Any, **named: Any) -> Any:
+        make_plan(*arguments, **named)
+        raise PlanMade
+
+    run.plan_run = plan_only
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Fixtures make runs too."""
+    yield from _until_planned()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """The test itself."""
+    yield from _until_planned()
+
+
+def _until_planned() -> Iterator[None]:
+    try:
+        yield
+    except PlanMade:
+        return
+    except CannotFit:
+        raise
+    except Exception as error:
+        pytest.skip(f"needs a GPU: {type(error).__name__}: {error}")
