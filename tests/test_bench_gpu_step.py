@@ -10,6 +10,7 @@ import pytest
 from bench import gpu_step
 from bench.gpu_table import limit_of_way, promises, table
 from bench.links import copy_limit_seconds, measure_drive
+from forked import run_forked
 from headrace.storage.load import LoadKind
 
 RATES = {"h2d": 50.0, "d2h": 40.0, "each_of_both": 20.0}
@@ -118,6 +119,7 @@ def test_a_base_that_training_writes_and_a_budget_that_is_passed_are_told() -> N
 def test_a_contender_with_adapters_tells_its_memory_and_what_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(gpu_step, "run_apart", run_forked)
     run_bench(monkeypatch, "--results", tmp_path / "rows.jsonl", "--case", "smoke-qlora")
     said = capfd.readouterr()
     assert "step 2 of 2" in said.err and "frozen 0, weights" in said.out

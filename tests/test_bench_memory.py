@@ -7,6 +7,7 @@ import pytest
 
 from bench import device_memory
 from bench.watch import PeakMemory
+from forked import run_forked
 
 MIB = 2**20
 
@@ -37,6 +38,7 @@ def test_a_run_is_measured_beside_its_plan_with_the_largest_microbatch_that_fits
 def test_a_budget_that_fails_is_said_and_does_not_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(device_memory, "run_apart", run_forked)
     command = ["--device", "cpu", "--shape", "huge", "--budget", "1MiB"]
     monkeypatch.setattr(sys, "argv", ["device_memory", *command])
     assert device_memory.main() == 1

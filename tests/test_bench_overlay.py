@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import overlay
+from forked import run_forked
 
 
 def test_the_gap_is_counted_in_spreads_of_the_permuted_runs() -> None:
@@ -31,6 +32,7 @@ def test_the_gap_is_counted_in_spreads_of_the_permuted_runs() -> None:
 def test_a_small_overlay_runs_on_the_cpu_and_tells_the_bad_control(
     jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(overlay, "run_apart", run_forked)  # each of several jobs is a process
     rows = tmp_path / "rows.jsonl"
     text = "The channel carries the water to the wheel, and the wheel turns the stone. " * 4
     lines = [{"text": text}, {"messages": [{"role": "user", "content": text}]}]

@@ -1,10 +1,13 @@
 """A real model, SmolLM2-135M-Instruct as GGUF from its package, against transformers' reading."""
 
 import json
+from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -40,7 +43,16 @@ def tokenizer(assets_dir: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(gguf_path: Path) -> Any:
+def once() -> Iterator[None]:
+    """transformers opens a file twice, and makes the table of names anew for every module."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("GGUFReader", "get_tensor_name_map"):
+            patch.setattr(gguf, name, cache(getattr(gguf, name)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(gguf_path: Path, once: None) -> Any:
     """transformers' own reading of the file."""
     return AutoModelForCausalLM.from_pretrained(
         gguf_path.parent, gguf_file=gguf_path.name, dtype=torch.float32
