@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 from transformers import CONFIG_MAPPING
 
 from datasets import write_dataset
@@ -51,6 +52,8 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             patch.setenv(name, "")
+        patch.setattr(inductor.cpp, "vec_isa_ok", True)  # what the processor says, not ten trials
+        patch.setattr(inductor, "compile_threads", 1)
         yield str(tmp_path_factory.mktemp("compiled"))
 
 
