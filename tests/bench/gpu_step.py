@@ -35,17 +35,14 @@ from headrace.engine.measure_box import measure_box
 from headrace.engine.rates import VolumeRates
 from headrace.storage import VolumeConfig
 
+GIB = 2**30
 CHUNK_TOKENS = 4096
 # Bytes a parameter that must cross the link when all state is in host memory: the weights for the
 # forward pass and the state for the update up, the state down.
 UP_BYTES, DOWN_BYTES = 14, 12
 # A file near what a step moves: small ones may be moved more quickly.
-DRIVE_BYTES = {
-    "cpu": {"file_bytes": 2**27, "num_bytes": 2**28},
-    "cuda": {"file_bytes": 16 * 2**30, "num_bytes": 8 * 2**30},
-}
+DRIVE_BYTES = {"cpu": (2**27, 2**28), "cuda": (16 * GIB, 8 * GIB)}  # and moved
 LOOK_SECONDS = 0.02
-GIB = 2**30
 
 
 def main() -> int:
@@ -192,7 +189,8 @@ def _measure_product(
     rates: dict[str, Any] = {}
     # Links and processor as they are here, and the drive where it is used; layers as usual.
     box_rates = measure_box(case.device) if case.device == "cuda" else None
-    drive = partial(measure_drive, arguments.volume, **DRIVE_BYTES[case.device])
+    span, moved = DRIVE_BYTES[case.device]
+    drive = partial(measure_drive, arguments.volume, file_bytes=span, num_bytes=moved)
     if case.on_drive:
         speeds = drive(kinds=("read", "write", "mixed"))
         rates = {"mixed": [speeds["mixed"]]}
