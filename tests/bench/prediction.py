@@ -240,7 +240,9 @@ def run_all(
     by_name = {case.name: case for case in cases}
     for _ in range(TRIES - 1):
         for i, row in enumerate(rows):
-            if row.get("steady", True) or monotonic() + row["wall_seconds"] > end:
+            if row.get("steady", True) or row["case"] not in by_name:
+                continue
+            if monotonic() + row["wall_seconds"] > end:
                 continue
             again = bench.run(by_name[row["case"]], row["strategy"])
             print(f"again: {line(again)}", file=sys.stderr, flush=True)
