@@ -48,7 +48,7 @@ def measure_box(device: str, *, full: bool = False, most_bytes: int | None = Non
         h2d=up,
         d2h=down,
         both=both,
-        host_memory=_memory_rate(on_host, size),
+        host_memory=_memory_rate(on_host, min(size, COPY_BYTES["cpu"])),
         device_memory=_memory_rate(clock, COPY_BYTES[device] if device == "cuda" else size),
         visit_seconds=measure_visit() if device == "cpu" else 0.0,  # a GPU works on meanwhile
         work={
