@@ -120,7 +120,7 @@ def make_config(arguments: argparse.Namespace, budget: int) -> TrainConfig:
         batch_rows=arguments.batch_rows,
         microbatch_rows=arguments.batch_rows,
         max_grad_norm=arguments.max_grad_norm,
-        loss_chunk_tokens=1024,
+        loss_chunk_tokens=512,
         device_bytes=budget,
         host_bytes=arguments.host_bytes,
         commit_every_steps=2**31,

@@ -48,6 +48,8 @@ def main() -> int:
         losses[name], seconds[name] = values, took
         print(f"{name}: loss {values[0]:.4f} to {values[-1]:.4f} in {took:.0f} s",
               file=sys.stderr, flush=True)  # fmt: skip
+        if arguments.json:  # what is known so far, should the rest be cut off
+            arguments.json.write_text(json.dumps({"losses": losses, "seconds": seconds}))
     result = compare(losses)
     finish(
         {
