@@ -18,7 +18,8 @@ from headrace.service.client import Client, ServerEvent
 from scripted_service import ROWS, Scripted, scripted_service, write_house
 
 STEPS = 80
-SLOW = {"steps": 3, "step_seconds": 30}
+SLOW = {"steps": 3, "step_seconds": 60}
+AT_ONCE = 20  # seconds that a busy box may take for it; a step, or patience with a hang, takes 60
 
 
 def create(url: str) -> str:
@@ -71,7 +72,7 @@ def test_a_killed_api_comes_back_with_the_truth_and_no_event_is_lost_or_doubled(
                 watcher.join(60)
                 story = all_events(second.url, job_id)
     assert status in ("running", "queued"), status
-    assert back < max(5, 4 * loading_seconds()), back
+    assert back < max(AT_ONCE, 4 * loading_seconds()), back
     numbers = [int(event.id) for event in seen if event.event not in ("snapshot", "done")
                and event.id and event.event != "tier"]  # fmt: skip
     assert numbers == sorted(set(numbers)), "out of order or doubled"
@@ -108,14 +109,14 @@ def test_the_death_of_a_worker_is_told_at_once_and_the_job_goes_on(tmp_path: Pat
         def is_told() -> bool:
             return any("SIGKILL" in event["message"] for event in all_events(served.url, job_id))
 
-        assert await_(is_told) < 5
+        assert await_(is_told) < AT_ONCE
         await_(lambda: client.job(job_id)["status"] == "succeeded")
         steps = [e["step"] for e in all_events(served.url, job_id) if e["type"] == "metrics"]
         assert steps == list(range(1, 61))
 
 
 def in_a_long_step(served: Scripted) -> int:
-    """Let a job begin a step of half a minute; the worker's pid."""
+    """Let a job begin a step of a minute; the worker's pid."""
     job_id = create(served.url)
     with Client(served.url) as client:
         await_(lambda: client.job(job_id)["engine"].get("phase") == "training")
@@ -136,10 +137,8 @@ def test_a_second_sigterm_ends_the_daemon_at_once(tmp_path: Path) -> None:
                 time.sleep(0.1)
             assert answer.status_code == 503 and "stopping" in answer.json()["error"]["message"]
             assert served.process.poll() is None, "it waits for the step"
-            started = time.monotonic()
             served.process.terminate()
-            assert served.process.wait(10) == 128 + signal.SIGTERM
-            assert time.monotonic() - started < 5
+            assert served.process.wait(AT_ONCE) == 128 + signal.SIGTERM
         finally:
             os.killpg(worker, signal.SIGKILL)
 
@@ -157,7 +156,7 @@ def test_viewers_see_how_a_daemon_stops(tmp_path: Path) -> None:
             told.extend(stream)
         moves = [event.data["data"]["status"] for event in told if event.event == "status"]
         assert moves == ["queued"], "the job waits for the next start"
-        assert served.process.wait(20) == -signal.SIGTERM
+        assert served.process.wait(60) == -signal.SIGTERM
 
 
 def test_systemd_is_told_of_start_life_and_end(tmp_path: Path) -> None:

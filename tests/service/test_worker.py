@@ -125,16 +125,19 @@ def test_worker_runs_one_job_after_the_other_in_one_process(tmp_path: Path) -> N
     assert worker.status()["state"] == "stopped"
 
 
-def test_killed_worker_is_seen_within_a_second_and_the_resumed_job_ends_the_same(
+def test_killed_worker_is_seen_at_once_and_the_resumed_job_ends_the_same(
     tmp_path: Path,
 ) -> None:
     run = make_job(tmp_path, steps=5, do={"3": "kill"})
-    worker = Worker(options(tmp_path))
+    given = options(tmp_path)
+    worker = Worker(given)
 
     async def body() -> None:
         death = await worker.run(run)
         assert death and "SIGKILL" in death.cause
-        assert time.time() - read_events(run)[-1].at < 3
+        assert time.time() - read_events(run)[-1].at < given.hang_seconds / 4, (
+            "waited as for a hang"
+        )
         assert await worker.run(run) is None
 
     use(worker, body())
