@@ -167,13 +167,19 @@ def _check_is_local(headers: Mapping[str, str], address: str) -> None:
         message = f"Without a token the API answers to this machine only, not to {address}."
         hint = "Make one on the daemon's machine with: headrace token create NAME"
         raise ApiError(403, message, code="not_local", hint=hint)
-    host = headers.get("host", "")
+    host, origin = headers.get("host", ""), headers.get("origin")
     if not is_loopback(_name_of(host)):
         message = f"Without a token the API answers to localhost only, not to {host!r}."
         raise ApiError(403, message, code="not_local")
-    origin = headers.get("origin")
-    if origin is not None and origin.removeprefix("http://") != host:
+    if not is_to_this_machine(headers):
         raise ApiError(403, f"Requests from pages of {origin!r} are refused.", code="cross_origin")
+
+
+def is_to_this_machine(headers: Mapping[str, str]) -> bool:
+    """Whether a request names this machine as its host, and no page of another site sent it."""
+    host, origin = headers.get("host", ""), headers.get("origin")
+    own = origin is None or origin.removeprefix("http://") == host
+    return is_loopback(_name_of(host)) and own
 
 
 def _name_of(host: str) -> str:

@@ -86,7 +86,7 @@ class Gate:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         try:
-            if scope["path"] not in OPEN_PATHS and not _may_scrape(scope):
+            if scope["path"] not in OPEN_PATHS and not _may_scrape(scope, headers):
                 entry = self._admit(scope, headers)
                 send = send if entry is None else self._while_known(entry, send)
             if not UPLOAD_PATHS.fullmatch(scope["path"]):
@@ -164,9 +164,14 @@ def _limited(receive: Receive, headers: Headers) -> Receive:
     return receive_limited
 
 
-def _may_scrape(scope: Scope) -> bool:
-    """Whether this is a scrape of the metrics from this machine."""
-    return scope["path"] == "/metrics" and auth.is_loopback(address_of(scope))
+def _may_scrape(scope: Scope, headers: Headers) -> bool:
+    """Whether this is a scrape of the metrics from this machine, by a name of this machine.
+
+    Another name may be one that a web page had its own server's address changed for: its visitor's
+    browser would read them to it.
+    """
+    own = scope["path"] == "/metrics" and auth.is_loopback(address_of(scope))
+    return own and auth.is_to_this_machine(headers)
 
 
 def address_of(scope: Scope) -> str:

@@ -252,6 +252,22 @@ def test_the_api_description_tells_what_is_really_answered(client: httpx2.Client
     assert set(form["required"]) == {"purpose", "file"}
 
 
+def test_a_scrape_from_here_names_this_machine(tmp_path: Path) -> None:
+    """Else a page that gave its own name this address could read the metrics by its visitor."""
+    daemon = FakeDaemon(tmp_path)
+    foreign = ({"host": "evil.example:8400"}, {"origin": "https://evil.example"}, {"host": ""})
+    with calling(daemon) as client:
+        assert client.get("/metrics").status_code == 200
+        for headers in foreign:
+            assert client.get("/metrics", headers=headers).status_code == 403, headers
+        token = Tokens(daemon.settings.tokens_path).create("t", scope="metrics")
+        shown = {"authorization": f"Bearer {token}"}
+        assert client.get("/metrics", headers={"host": "localhost:8400"}).status_code == 200
+        for headers in foreign:
+            assert client.get("/metrics", headers=headers).status_code == 401, headers
+            assert client.get("/metrics", headers=headers | shown).status_code == 200
+
+
 def test_without_a_token_other_origins_are_kept_out(client: httpx2.Client) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
         answer: Any = client.get("/v1/models", headers=headers)
