@@ -12,6 +12,8 @@ from ..client import Client
 from ..whole_file import in_place_of
 from .output import CliError, Exit
 
+MOST_CHECKPOINTS = 1000  # of a job that are listed
+
 
 def copy_export(source: Path, target: Path) -> int:
     """Copy a directory of model files so that `target` is whole or not there; bytes copied."""
@@ -40,6 +42,19 @@ def fetch_export(client: Client, job_id: str, checkpoint: str | None, target: Pa
             reason = f"what came from {client.url} is no archive of a model: {error}"
             raise CliError(reason, Exit.FAILED) from error
     return _size(target)
+
+
+def checkpoint_folder(client: Client, job_id: str, name: str) -> str:
+    """Where a checkpoint of that job lies on the daemon's machine, by its id or name. CliError that
+    tells which there are."""
+    path = f"/v1/fine_tuning/jobs/{job_id}/checkpoints"
+    found = client.call("GET", path, params={"limit": MOST_CHECKPOINTS})["data"]
+    for one in found:
+        if name in (one["id"], one["fine_tuned_model_checkpoint"]):
+            return str(client.model(one["fine_tuned_model_checkpoint"])["path"])
+    ids = ", ".join(f"{one['id']} (step {one['step_number']})" for one in found)
+    has = f"it has, newest first: {ids}" if found else "it has none"
+    raise CliError(f"job {job_id} has no checkpoint {name!r}; {has}", Exit.REFUSED)
 
 
 def copy_gguf(client: Client, job_id: str, report: Mapping[str, Any] | None, target: Path) -> int:

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..client import Client, Refused
-from .exports import copy_export, copy_gguf, describe_check, fetch_export, find_report
+from .exports import (
+    checkpoint_folder,
+    copy_export,
+    copy_gguf,
+    describe_check,
+    fetch_export,
+    find_report,
+)
 from .options import (
     DEFAULT_URL,
     Columns,
@@ -236,7 +243,8 @@ def export(
             reason = f"job {job_id} is {job['status']}; only a job that succeeded has an export"
             raise CliError(f"{reason}. {_way_to_export(job)}", Exit.REFUSED)
         told = None if checkpoint else find_report(job, gguf=gguf)
-        source = Path(client.model(name)["path"])
+        source = Path(checkpoint_folder(client, job_id, name) if checkpoint
+                      else client.model(name)["path"])  # fmt: skip
         if gguf:
             copied = copy_gguf(client, job_id, told, target)
         elif source.is_dir():

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from ..archive import Archive
 from ..contract import Daemon
 from ..downloads import download
-from ..errors import ApiError, not_found
+from ..errors import ApiError, printable
 from ..export_answers import ExportReports
 from ..filenames import attachment
 from ..jobs import JobRecord
@@ -25,6 +25,7 @@ router = APIRouter(prefix="/v1/fine_tuning/jobs/{job_id}", tags=["fine-tuning"])
 Checkpoint = Annotated[
     str | None, Query(description="The id or name of one of the job's checkpoints, instead.")
 ]
+SHOWN_CHECKPOINTS = 5  # of those that there are, to whoever asks for another
 TAR = {"description": "A tar archive", "content": {"application/x-tar": {}}}
 
 
@@ -92,5 +93,13 @@ def _folder(daemon: Daemon, job: JobRecord) -> Path:
 def _checkpoint_folder(daemon: Daemon, job: JobRecord, name: str) -> Path:
     held = daemon.journal.checkpoint(name)
     if held is None or held.job_id != job.id:
-        raise not_found("checkpoint", name, param="checkpoint")
+        found = daemon.journal.checkpoints(job.id, limit=SHOWN_CHECKPOINTS)
+        ids = ", ".join(f"{one.id} (step {one.step})" for one in found)
+        raise ApiError(
+            404,
+            f"Job {job.id} has no checkpoint {printable(name)!r:.80}.",
+            param="checkpoint",
+            code="checkpoint_not_found",
+            hint=f"It has, newest first: {ids}." if found else "It has none.",
+        )
     return Path(held.path)

@@ -71,7 +71,12 @@ def test_a_checkpoint_comes_the_same_way(served: Served, tmp_path: Path) -> None
     assert set(unpack(answer.content)) == {f"{job.id}-step-20/{name}" for name in files}
     elsewhere = f"/v1/fine_tuning/jobs/{other.id}/export"
     assert client.get(elsewhere, params={"checkpoint": held.id}).status_code == 404
-    assert client.get(path, params={"checkpoint": "ftckpt_none"}).status_code == 404
+    for asked, has in ((path, f"It has, newest first: {held.id} (step 20)."),
+                       (elsewhere, "It has none.")):  # fmt: skip
+        missing = client.get(asked, params={"checkpoint": "nope"})
+        said = missing.json()["error"]
+        assert missing.status_code == 404 and said["param"] == "checkpoint"
+        assert "has no checkpoint 'nope'" in said["message"] and said["hint"] == has
 
 
 def test_what_is_not_there_is_not_exported(served: Served, tmp_path: Path) -> None:

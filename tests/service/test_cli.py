@@ -250,6 +250,37 @@ def test_an_export_that_is_not_there_says_what_leads_to_one(
     assert way in told and "--checkpoint" in told
 
 
+def test_export_of_a_checkpoint_that_is_not_there_says_which_are(
+    daemon: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model of another kind is none either, even where there is one of that name."""
+    daemon.answer(f"GET {JOBS}/ftjob-1", {**JOB, "status": "succeeded"})
+    daemon.answer("GET /v1/models/base", {"id": "base", "path": str(tmp_path)})
+    held = {"id": "ftckpt_1", "step_number": 5, "fine_tuned_model_checkpoint": "ft:m:5"}
+    for found, has in (([held], "it has, newest first: ftckpt_1 (step 5)"), ([], "it has none")):
+        daemon.answer(f"GET {JOBS}/ftjob-1/checkpoints", {"data": found})
+        for name in ("nope", "base"):
+            target = tmp_path / "copy"
+            code = run("export", "ftjob-1", target, "--checkpoint", name)
+            said = " ".join(capsys.readouterr().err.split())
+            assert code == Exit.REFUSED and not target.exists()
+            assert f"job ftjob-1 has no checkpoint '{name}'; {has}" in said
+
+
+@pytest.mark.parametrize("name", ["ftckpt_1", "ft:m:5"])
+def test_a_checkpoint_is_exported_by_id_or_name(
+    name: str, daemon: ScriptedDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "config.json").write_text("{}")
+    daemon.answer(f"GET {JOBS}/ftjob-1", JOB)
+    held = {"id": "ftckpt_1", "step_number": 5, "fine_tuned_model_checkpoint": "ft:m:5"}
+    daemon.answer(f"GET {JOBS}/ftjob-1/checkpoints", {"data": [held]})
+    daemon.answer("GET /v1/models/ft:m:5", {"id": "ft:m:5", "path": str(tmp_path / "5")})
+    assert run("export", "ftjob-1", tmp_path / "copy", "--checkpoint", name) == Exit.OK
+    assert (tmp_path / "copy" / "config.json").read_text() == "{}"
+
+
 def test_status_keeps_to_what_people_read_and_is_no_wider_than_its_values(
     daemon: ScriptedDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
