@@ -23,16 +23,18 @@ def get_logger(name: str) -> Any:
     )
 
 
-def configure(level: str = "info") -> None:
+def configure(level: str = "info", *, as_text: bool | None = None) -> None:
     """Send the logs of the whole process to standard error, also those of plain `logging`.
 
-    Where a handler is set up already, nothing is changed.
+    As text, or as JSON; None: text where that is a terminal. Where a handler is set up already,
+    nothing is changed.
     """
-    as_text = sys.stderr.isatty()
+    on_terminal = sys.stderr.isatty()
+    as_text = on_terminal if as_text is None else as_text
     render: Any = structlog.processors.JSONRenderer()
     if as_text:
         plain = structlog.dev.plain_traceback
-        render = structlog.dev.ConsoleRenderer(exception_formatter=plain)
+        render = structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=plain)
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .options import Device, Json, Volumes
-from .output import CliError, Exit, print_json, print_table
+from .output import CliError, Exit, print_json, print_table, telling
 from .serve import Config, DataDir, load_settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def doctor(
     from .doctor import examine
 
     settings = load_settings(config, data_dir=data_dir, volumes=volume or None, device=device)
-    checks = list(examine(volumes_of(settings), settings.data_dir, device=settings.device))
+    volumes, home = volumes_of(settings), settings.data_dir
+    with telling() as tell:
+        checks = list(examine(volumes, home, device=settings.device, tell=tell))
     if as_json:
         print_json([check.to_dict() for check in checks])
     else:

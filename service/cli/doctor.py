@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,16 +31,29 @@ class Check:
         return asdict(self)
 
 
-def examine(volumes: Sequence[str], data_dir: Path, *, device: str = "auto") -> Iterator[Check]:
-    """Every check, in order. Imports torch, and writes to the volumes to see what they can do."""
+def examine(
+    volumes: Sequence[str],
+    data_dir: Path,
+    *,
+    device: str = "auto",
+    tell: Callable[[str], object] = lambda _: None,
+) -> Iterator[Check]:
+    """Every check, in order. Imports torch, and writes to the volumes to see what they can do.
+
+    What takes seconds is told before it begins.
+    """
     yield check_python()
+    tell("loading torch and looking for a GPU")
     yield from check_torch(device)
     yield check_compiler(needed=device != "cpu" and _has_cuda())
+    tell("compiling the optimizer for this processor")
     yield check_cpu_optimizer()
+    tell("looking at memory, limits and the data directory")
     yield check_memory()
     yield check_data_dir(data_dir)
     yield from _check_host(data_dir, device)
     for volume in volumes:
+        tell(f"writing to volume {volume} and reading it back")
         check = check_volume(volume)
         yield check
         if check.verdict != "fail":

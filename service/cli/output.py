@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
 def note(text: str) -> None:
     """A remark for people, on standard error, where it is in no program's way."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """A function that says what is being done, for as long as it is done.
+
+    On standard error, where that is a terminal; elsewhere nothing is said.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, highlight=False).status("") as shown:
+        yield lambda text: shown.update(f"{_escaped(text)} …")
 
 
 def report_error(message: str, *, code: Exit, as_json: bool, details: Any = None) -> None:

@@ -1,6 +1,7 @@
 """`headrace serve`: the daemon, and the settings that other commands share with it."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +46,8 @@ def serve(
 ) -> None:
     """Run the daemon: the API, its queue of jobs, and the worker that trains them.
 
-    SIGTERM finishes the step in hand, commits and exits; a second one stops at once.
+    Its log goes to standard error: as text to a terminal and with --text, else as JSON. SIGTERM
+    finishes the step in hand, commits and exits; a second one stops at once.
     """
     settings = load_settings(
         config,
@@ -95,7 +97,9 @@ def run_daemon(settings: "Settings", *, as_json: bool) -> None:
     def make_app() -> Any:  # a FastAPI, which is not imported yet
         from ..logs import configure
 
-        configure(settings.log_level)
+        # --json and --text count for the log too; by itself it goes by its own place, stderr
+        was_chosen = as_json is sys.stdout.isatty()
+        configure(settings.log_level, as_text=not as_json if was_chosen else None)
         from ..app import create_app
         from ..daemon import Daemon
 

@@ -15,7 +15,10 @@ def _health(monkeypatch: pytest.MonkeyPatch, health: DriveHealth) -> None:
 
 
 def test_a_volume_is_followed_by_its_drive(tmp_path: Path) -> None:
-    checks = {one.name: one for one in doctor.examine([str(tmp_path)], tmp_path, device="cpu")}
+    told: list[str] = []
+    found = doctor.examine([str(tmp_path)], tmp_path, device="cpu", tell=told.append)
+    checks = {one.name: one for one in found}
+    assert told[0].startswith("loading torch") and str(tmp_path) in told[-1]
     assert "headrace calibrate" in checks[f"speed {tmp_path}"].found
     assert checks[f"wear {tmp_path}"].verdict in ("pass", "warn")
     assert f"GPUDirect Storage {tmp_path}" not in checks

@@ -6,10 +6,14 @@ import textwrap
 
 def logged(code: str) -> list[dict[str, object]]:
     """The lines that a process logs to its standard error, which is no terminal."""
-    start = """
+    return [json.loads(line) for line in lines_of(code)]
+
+
+def lines_of(code: str, options: str = "") -> list[str]:
+    start = f"""
         import logging, sys
         from headrace.service import logs
-        logs.configure()
+        logs.configure({options})
         log = logs.get_logger("headrace.test")
     """
     script = textwrap.dedent(start) + textwrap.dedent(code)
@@ -18,7 +22,7 @@ def logged(code: str) -> list[dict[str, object]]:
         [sys.executable, "-c", script], env={"PYTHONPATH": source}, capture_output=True, check=True
     )
     assert not done.stdout
-    return [json.loads(line) for line in done.stderr.splitlines()]
+    return done.stderr.decode().splitlines()
 
 
 def test_every_line_is_json_with_its_fields() -> None:
@@ -44,3 +48,9 @@ def test_a_traceback_shows_no_local_variables() -> None:
     """)
     assert "ValueError: no" in str(line["exception"]) and line["path"] == "/x"
     assert "hr_secret" not in json.dumps(line)
+
+
+def test_who_asks_for_text_reads_plain_words_without_colours() -> None:
+    (line,) = lines_of('log.info("made a job", job_id="ftjob-1")', "as_text=True")
+    assert "made a job" in line and "job_id=ftjob-1" in line
+    assert "{" not in line and "\x1b" not in line
