@@ -175,8 +175,8 @@ def check_memory(home: Home) -> None:
     if "host_bytes" in short:
         remedies += ["; and raise " if remedies else "; raise ", Setting("host_bytes")]
         if placement.keep_grads and _may_drop_grads(placement, sizes):
-            remedies += [", or choose ", Setting("clip_mode"), " per_layer or none, which keep no "
-                         "gradients"]  # fmt: skip
+            remedies += [", or choose ", Setting("clip_mode", to="per_layer"), " or none, which "
+                         "keep no gradients"]  # fmt: skip
     raise CannotFit(
         f"{run} needs {', and '.join(short.values())}",
         *remedies,

@@ -9,14 +9,17 @@ from typing import Any
 class Setting:
     """A setting within a message, so that each surface can say its own name of it.
 
-    `name` is the field of TrainConfig; `now` what it is, where that is told too.
+    `name` is the field of TrainConfig; `now` what it is, where that is told too; `to` a value that
+    it might be given.
     """
 
     name: str
     now: Any = None
+    to: Any = None
 
     def __str__(self) -> str:
-        return self.name if self.now is None else f"{self.name} (now {self.now})"
+        told = self.name if self.to is None else f"{self.name} {self.to}"
+        return told if self.now is None else f"{told} (now {self.now})"
 
 
 class Refusal(ValueError):

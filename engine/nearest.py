@@ -35,12 +35,18 @@ class Nearest:
     beyond: Mapping[str, int] = field(default_factory=dict)
 
     def in_words(
-        self, *, name_of: Callable[[str], str] = str, size_of: Callable[[int], str] = str
+        self,
+        *,
+        say: Callable[[str, str], str] = "{} {}".format,
+        size_of: Callable[[int], str] = str,
     ) -> str:
-        """As a sentence without its end; empty where nothing would fit."""
+        """As a sentence without its end; empty where nothing would fit.
+
+        `say` puts a setting and its value into the words of whoever reads it.
+        """
 
         def one(name: str, value: Any) -> str:
-            text = f"{name_of(name)} {size_of(value) if name in BUDGETS else value}"
+            text = say(name, size_of(value) if name in BUDGETS else str(value))
             if name in self.beyond and value > self.beyond[name]:
                 here = self.beyond[name] // _WHOLE_BYTES * _WHOLE_BYTES
                 text += f" (more than the {size_of(here)} that there are here)"

@@ -1,5 +1,7 @@
 """What jobs call the settings of a run: the engine's names, as those of a create body. Pure."""
 
+from dataclasses import replace
+
 from headrace.engine import Refusal, Setting
 
 ACCUMULATION = "gradient_accumulation_steps"
@@ -22,7 +24,7 @@ def say(setting: Setting) -> str:
     """A setting of a run within a message, for whoever asks for jobs."""
     if setting.name == "microbatch_rows":  # a job says how many of them a step has
         return f"the rows of a microbatch (now {setting.now}, fewer by more {ACCUMULATION})"
-    return str(Setting(name_of(setting.name), setting.now))
+    return str(replace(setting, name=name_of(setting.name)))
 
 
 def message_of(error: BaseException) -> str:

@@ -88,6 +88,6 @@ def what_fits(
     if "longest_row_tokens" in alone:  # a row has all its answers, each of them up to a length
         alone["longest_row_tokens"] //= NUM_ANSWERS[config.objective]
     nearest = replace(nearest, alone=alone)
-    words = nearest.in_words(name_of=name_of)
+    words = nearest.in_words(say=lambda name, value: f"{name_of(name)} {value}")
     hint = f"{words[:1].upper()}{words[1:]}." if words else None
     return "strategy" if "strategy" in nearest.alone else None, hint

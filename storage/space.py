@@ -10,7 +10,7 @@ from .config import VolumeConfig
 from .errors import NoSpace
 from .files import DATA_NAME, refuse_same_directory
 from .filesystem import free_bytes, total_bytes
-from .layout import STRIPE_BYTES, Layout, plan_layout
+from .layout import MIB, STRIPE_BYTES, Layout, plan_layout
 from .rates import known_rate
 from .record import RecordSpec, TensorSpec
 from .shares import deal_of, shares_of
@@ -165,18 +165,30 @@ def check_space(rooms: Sequence[VolumeRoom], file_bytes: Sequence[int]) -> None:
         in_all = wanted_on_device[_device(room)]
         if in_all + room.reserve_bytes > room.free_bytes:
             raise NoSpace(
-                f"volume {room.path}: {in_all} bytes are needed and {room.reserve_bytes} "
-                f"kept in reserve, but only {room.free_bytes} are free; free space or add a volume"
+                f"volume {room.path}: {_at_least(in_all)} are needed and "
+                f"{_at_least(room.reserve_bytes)} kept in reserve, but only "
+                f"{_at_most(room.free_bytes)} are free; free space or add a volume"
             )
 
 
 def _check_limit(room: VolumeRoom, wanted: int) -> None:
     if room.limit_bytes is not None and room.taken_bytes + wanted > room.limit_bytes:
         raise NoSpace(
-            f"volume {room.path}: {wanted} bytes are needed and {room.taken_bytes} are taken "
-            f"by stores that are there, of a limit of {room.limit_bytes}; raise the limit, "
-            "remove a store, or add a volume"
+            f"volume {room.path}: {_at_least(wanted)} are needed and {_at_least(room.taken_bytes)} "
+            f"are taken by stores that are there, of a limit of {_at_most(room.limit_bytes)}; "
+            "raise the limit, remove a store, or add a volume"
         )
+
+
+def _at_least(num_bytes: int) -> str:
+    """A size in MiB, as plans tell them, that is no less; small ones in bytes."""
+    is_small = 0 < num_bytes < MIB
+    return f"{num_bytes} bytes" if is_small else f"{-(-num_bytes // MIB)} MiB"
+
+
+def _at_most(num_bytes: int) -> str:
+    """A size in MiB that is no more."""
+    return f"{num_bytes} bytes" if 0 < num_bytes < MIB else f"{num_bytes // MIB} MiB"
 
 
 def _shown(num_bytes: int) -> str:

@@ -10,7 +10,7 @@ import typer
 from .options import Device, DeviceBytes, HostBytes, Json, ModelsDirs, Strategy, Volumes
 from .output import CliError, Exit, print_json
 from .plan_view import show_plan, show_schemes
-from .run_settings import exact_bytes, option_of, run_values
+from .run_settings import as_option, exact_bytes, run_values, say_option
 from .serve import Config, DataDir, load_settings
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def _of_shape(
         made = make_plan(spec, config, longest_row_tokens=tokens, box=box, job=job)
     except CannotFit as error:
         nearest = nearest_fit(spec, config, longest_row_tokens=tokens, box=box, job=job)
-        words = nearest.in_words(name_of=option_of, size_of=exact_bytes)
-        refused = error.in_words(lambda one: str(replace(one, name=option_of(one.name))))
+        words = nearest.in_words(say=as_option, size_of=exact_bytes)
+        refused = error.in_words(say_option)
         raise CliError(f"{refused}{'; ' * bool(words)}{words}", Exit.REFUSED) from error
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from error

@@ -1,9 +1,12 @@
 """Settings of a run as `headrace plan` takes and says them: by its own options, or by --set."""
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 from .output import CliError
+
+if TYPE_CHECKING:
+    from headrace.engine import Setting
 
 GIVEN_BY = {  # fields of the run that have an option
     "batch_rows": "--rows",
@@ -47,6 +50,19 @@ def run_values(settings: list[str]) -> dict[str, Any]:
 def option_of(setting: str) -> str:
     """The option that gives a setting of a run of a shape or a model."""
     return {**GIVEN_BY, **ROOM}.get(setting, f"--set {setting}")
+
+
+def as_option(setting: str, value: str) -> str:
+    """A setting and its value as they are typed: `--rows 4`, `--set clip_mode=per_layer`."""
+    option = option_of(setting)
+    return f"{option}{'=' if option.startswith('--set ') else ' '}{value}"
+
+
+def say_option(setting: "Setting") -> str:
+    """A setting within a refusal, by its option; with the value that it might be given."""
+    if setting.to is not None:
+        return as_option(setting.name, str(setting.to))
+    return str(replace(setting, name=option_of(setting.name)))
 
 
 def exact_bytes(num_bytes: int) -> str:

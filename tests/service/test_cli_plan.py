@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,19 @@ def test_a_run_that_cannot_fit_is_refused_with_what_would(run: Run) -> None:
     said = found["error"]["message"]
     assert "MiB on the device" in said and "what would fit: --device-bytes" in said
     assert "--rows (now 4)" in said and "batch_rows" not in said
+
+
+def test_a_refusal_says_options_as_they_are_typed_and_sizes_in_one_unit(
+    run: Run, tmp_path: Path
+) -> None:
+    asked = ("--shape", "llama3-8b", "--rows", 16, "--tokens", 1024, "--device", "cpu")
+    budgets = ("--host-bytes", "1GB", "--device-bytes", "1GB")
+    code, found = run(*asked, *budgets, "--volume", f"{tmp_path}:1GB")
+    said = found["error"]["message"]
+    assert code == Exit.REFUSED and "choose --set clip_mode=per_layer or none" in said
+    assert re.search(r"\d+ MiB are needed .* of a limit of 953 MiB", said)
+    assert not re.search(r"\d{7}", said), "a size of so many digits is one in bytes"
+    assert not re.search(r"--set \w+ [^(]", said), "a value stands behind an equals sign"
 
 
 def test_a_strategy_is_planned_by_its_rule(run: Run) -> None:

@@ -97,10 +97,10 @@ def test_scratch_that_does_not_fit_is_refused_with_the_numbers_and_the_store_goe
 ) -> None:
     (volume,) = volumes_in(tmp_path)
     tight = [VolumeConfig(path=volume.path, limit_bytes=1 << 20)]
-    with pytest.raises(NoSpace, match=r"\d+ bytes are needed"):
+    with pytest.raises(NoSpace, match=r"\d+ MiB are needed"):
         _store(tight, scratch_bytes=1 << 20)
     with _store(tight) as store:
-        with pytest.raises(NoSpace, match=r"\d+ bytes are needed"):
+        with pytest.raises(NoSpace, match=r"\d+ MiB are needed"):
             store.open_scratch(1 << 20, reserve_bytes=0)
         store.begin(1)
         write_all(store, slot, 1)
