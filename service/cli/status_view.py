@@ -8,6 +8,8 @@ from .output import console, human_bytes, human_seconds, print_table
 
 Row = list[str]
 UNKNOWN = "–"
+LONG = ("Learning", "Run")  # sections of many short values
+SHORT = 24  # characters of a value that two stand beside each other with
 
 
 def show_status(status: Mapping[str, Any]) -> None:
@@ -34,9 +36,18 @@ def show_status(status: Mapping[str, Any]) -> None:
 
 
 def show_job(job: Mapping[str, Any]) -> None:
-    """One job: how far it is, what it waits for, what it was asked, what came of it."""
-    rows = [[name, text] for name, text in _job(job) if text]
-    print_table([], rows, empty="nothing is known")
+    """One job: how far it is, what it waits for, what it was asked, what came of it.
+
+    In sections, each with a title but the first; what has no value is left out.
+    """
+    out = console()
+    for title, rows in _sections(job):
+        told = [[name, text] for name, text in rows if text]
+        if not told:
+            continue
+        if title:
+            out.print(f"\n[bold]{title}[/]")
+        print_table([], _side_by_side(told) if title in LONG else told, empty="")
 
 
 def steps_of(job: Mapping[str, Any]) -> str:
@@ -131,44 +142,64 @@ def _waits(place: Mapping[str, Any]) -> Row:
     ]
 
 
-def _job(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _sections(job: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[tuple[str, str]]]]:
     engine = job.get("engine") or {}
-    yield "job", str(job.get("id"))
     phase = engine.get("phase")
-    yield "status", f"{job.get('status')}{f', {phase}' if phase else ''}"
-    yield "model", str(job.get("model"))
-    yield "result", result_of(job)
-    yield "step", steps_of(job)
-    yield "loss", _number(engine.get("loss"), "{:.4f}") or ""
-    yield "validation loss", _number(engine.get("valid_loss"), "{:.4f}") or ""
-    yield "tokens/s", _number(engine.get("tokens_per_s"), "{:.4g}") or ""
-    yield "left", _number(engine.get("eta_s"), "{}", human_seconds) or ""
-    if job.get("status") == "running":  # later it would be that of the last step
-        yield "held up by", str(engine.get("bottleneck") or "")
-    yield "place in queue", str(engine.get("queue_position") or "")
-    yield "waits for", str(engine.get("waits_for") or "")
-    yield "starts", _clock(engine.get("estimated_start"))
-    for name in ("created_at", "started_at", "finished_at"):
-        yield name.removesuffix("_at"), _clock(job.get(name) or engine.get(name))
-    yield "training rows", str(job.get("training_file") or "")
-    yield "validation rows", str(job.get("validation_file") or "")
+    is_running = job.get("status") == "running"
+    yield (
+        "",
+        [
+            ("job", str(job.get("id"))),
+            ("status", f"{job.get('status')}{f', {phase}' if phase else ''}"),
+            ("model", str(job.get("model"))),
+            ("result", result_of(job)),
+            ("go on", f"headrace resume {job.get('id')}" if job.get("status") == "paused" else ""),
+        ],
+    )
+    yield "Progress", [
+        ("step", steps_of(job)),
+        ("loss", _number(engine.get("loss"), "{:.4f}") or ""),
+        ("validation loss", _number(engine.get("valid_loss"), "{:.4f}") or ""),
+        ("tokens/s", _number(engine.get("tokens_per_s"), "{:.4g}") or ""),
+        ("left", _number(engine.get("eta_s"), "{}", human_seconds) or ""),
+        # of a job that does not run it would be that of the last step
+        ("held up by", str(engine.get("bottleneck") or "") if is_running else ""),
+        ("place in queue", str(engine.get("queue_position") or "")),
+        ("waits for", str(engine.get("waits_for") or "")),
+        ("starts", _clock(engine.get("estimated_start"))),
+        *((name.removesuffix("_at"), _clock(job.get(name) or engine.get(name)))
+          for name in ("created_at", "started_at", "finished_at")),
+    ]  # fmt: skip
+    yield (
+        "Files",
+        [
+            ("training rows", str(job.get("training_file") or "")),
+            ("validation rows", str(job.get("validation_file") or "")),
+            *(("result", str(file)) for file in job.get("result_files") or ()),
+        ],
+    )
     method = job.get("method") or {}
     kind = method.get("type", "supervised")
-    yield "method", str(kind)
-    yield "settings", _named((method.get(kind) or {}).get("hyperparameters"))
-    yield "run", _named({"seed": job.get("seed"), **(engine.get("settings") or {})})
-    yield "metadata", _named(job.get("metadata"))
-    yield "result files", ", ".join(job.get("result_files") or ())
-    for warning in engine.get("warnings") or ():
-        yield "warning", str(warning)
-    if job.get("status") == "paused":
-        yield "go on", f"headrace resume {job.get('id')}"
-    yield "more", f"headrace logs {job.get('id')}; all of it with --json"
+    asked = (method.get(kind) or {}).get("hyperparameters")
+    yield "Learning", [("method", str(kind)), *_named(asked)]
+    yield "Run", _named({"seed": job.get("seed"), **(engine.get("settings") or {})})
+    yield "Metadata", _named(job.get("metadata"))
+    yield "Warnings", [("–", str(warning)) for warning in engine.get("warnings") or ()]
+    yield "More", [("log", f"headrace logs {job.get('id')}"), ("all of it", "--json")]
 
 
-def _named(values: Mapping[str, Any] | None) -> str:
-    """'n_epochs 3, adapter.rank 8' of what has a value."""
-    return ", ".join(f"{name} {value}" for name, value in _leaves(values or {}))
+def _side_by_side(rows: Sequence[Row]) -> list[Row]:
+    """Pairs of a name and a value in two columns, read downwards; where one is long, in one."""
+    if max(len(text) for _, text in rows) > SHORT:
+        return list(rows)
+    half = -(-len(rows) // 2)
+    right = [*rows[half:], ["", ""]]
+    return [[*left, "  ", *right[i]] for i, left in enumerate(rows[:half])]
+
+
+def _named(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What has a value, each by its path: `adapter.rank`."""
+    return [(name, str(value)) for name, value in _leaves(values or {})]
 
 
 def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """`headrace status` on a terminal, and JSON where it is read by programs."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -94,10 +95,13 @@ def test_people_read_a_job_without_what_has_no_value(capsys: pytest.CaptureFixtu
     shown = lines(capsys)
     for line in (
         "status running", "step 3/9", "left 1:15", "held up by reading the drive",
-        "settings n_epochs 3, adapter.type lora, adapter.rank 8",
-        "run seed 7, device cpu, limits.max_hours 2", "warning mind that",
+        "method supervised adapter.type lora", "n_epochs 3 adapter.rank 8",
+        "seed 7 limits.max_hours 2", "device cpu", "– mind that", "training rows file-1",
     ):  # fmt: skip
         assert line in shown
+    titles = [line for before, line in pairwise(shown) if not before]
+    assert titles == ["Progress", "Files", "Learning", "Run", "Warnings", "More"]
+    assert max(map(len, shown)) < 80, "no line is a list of everything"
     assert not any("slots" in line or "None" in line or "{" in line for line in shown)
 
 
