@@ -14,6 +14,7 @@ Method = Literal["full", "lora"]
 Objective = Literal["supervised", "dpo"]
 NUM_ANSWERS: Mapping[Objective, int] = {"supervised": 1, "dpo": 2}  # that a row has
 MAX_LEARNING_RATE = 10  # a rate is below it
+USUAL_GRAD_NORM = 1.0
 StateFormat = Literal["exact", "q8", "sr_bf16", "sr_q8"]
 LrSchedule = Literal["linear", "cosine", "constant"]
 StateTier = Literal["auto", "device", "host", "nvme"]
@@ -55,7 +56,7 @@ class TrainConfig:
     compute_dtype: ComputeDtype = "float32"
     state_format: StateFormat = "exact"
     clip_mode: ClipMode = "exact"
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = USUAL_GRAD_NORM
     learning_rate: float = 1e-5
     lr_schedule: LrSchedule = "linear"
     warmup_ratio: float = 0.0
@@ -166,6 +167,12 @@ class TrainConfig:
             raise BadSetting(message)
         if not self.max_grad_norm > 0:
             raise BadSetting(f"max_grad_norm is {self.max_grad_norm}; wanted a number above 0")
+        if self.clip_mode == "none" and self.max_grad_norm != USUAL_GRAD_NORM:
+            raise BadSetting(
+                f"max_grad_norm is {self.max_grad_norm:g}, but clip_mode none clips nothing; leave "
+                "one of them out",
+                setting="max_grad_norm",
+            )
         if not 0 <= self.warmup_ratio <= 1:
             raise BadSetting(f"warmup_ratio is {self.warmup_ratio}; wanted 0 to 1")
         if not 0 <= self.weight_decay < 1:

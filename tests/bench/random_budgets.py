@@ -66,13 +66,18 @@ def draw(chance: random.Random, device: str) -> tuple[ModelSpec, TrainConfig, in
         microbatch_rows=chance.randint(1, rows),
         packing=chance.choice(["on", "off"]),
         loss_chunk_tokens=1024 if on_gpu else chance.choice([64, 256]),
-        clip_mode=chance.choice(["exact", "per_layer", "lagged", "none"]),
-        max_grad_norm=chance.choice([1e-3, 1e9]),
+        **draw_clipping(chance),
         state_format=chance.choice(["exact", "exact", "q8", "sr_bf16", "sr_q8"]),
         strategy=chance.choice(names),  # type: ignore[arg-type]
         commit_every_steps=chance.choice([1, 1, 3]),
     )
     return shape_spec(shape, layers), config, tokens
+
+
+def draw_clipping(chance: random.Random) -> dict[str, Any]:
+    """A clip mode and a norm that clips every step or none; none goes with no norm."""
+    mode, norm = chance.choice(["exact", "per_layer", "lagged", "none"]), chance.choice([1e-3, 1e9])
+    return {"clip_mode": mode} | ({} if mode == "none" else {"max_grad_norm": norm})
 
 
 def with_budgets(

@@ -123,6 +123,7 @@ def test_what_is_in_vain_is_refused(settings: dict[str, Any], message: str) -> N
     ("settings", "message"),
     [
         ({"method": "lora", "freeze": ("*",)}, "freezes the whole model already"),
+        ({"clip_mode": "none", "max_grad_norm": 0.5}, "0.5, but clip_mode none clips nothing"),
         ({"lora_rank": 0}, "lora_rank"),
         ({"lora_alpha": 0.0}, "lora_alpha"),
         ({"lora_targets": ()}, "lora_targets is empty"),
