@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .nearest import Nearest, nearest_fit
     from .packed_way import compiles_well
     from .packing import RowLengths, settle_microbatch
+    from .parquet_rows import too_much_memory
     from .plan import Plan, make_plan
     from .prepare import (
         DataProblem,
@@ -125,6 +126,7 @@ _HOMES = {
     "settle_microbatch": "packing",
     "fit_microbatch": "fit",
     "compiles_well": "packed_way",
+    "too_much_memory": "parquet_rows",
     "make_plan": "plan",
     "DataProblem": "prepare",
     "DataReport": "prepare",
@@ -235,6 +237,7 @@ __all__ = [
     "shape_spec",
     "shipped_boxes",
     "source_dtype",
+    "too_much_memory",
     "usable_cores",
     "write_demo_data",
 ]

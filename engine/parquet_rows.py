@@ -19,7 +19,12 @@ BATCH_ROWS = 256
 
 
 class ParquetRows:
-    """The rows of a file, once and in order. DataProblem when it cannot be read."""
+    """The rows of a file, once and in order. DataProblem when it cannot be read.
+
+    What little is on disk can stand for any amount of memory: a page of its columns, a value of a
+    dictionary that many rows name, a list of millions of items. Where such a file may come from
+    anyone, read it in a process with a limit; that it was met is a DataProblem too.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -33,7 +38,7 @@ class ParquetRows:
         self._error = pyarrow.ArrowException
         try:
             self._file = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-        except (self._error, OSError) as error:
+        except (MemoryError, self._error, OSError) as error:
             raise self._unreadable(error) from error
         self.num_rows: int = self._file.metadata.num_rows
         self.num_taken = 0
@@ -44,7 +49,8 @@ class ParquetRows:
                 for row in batch.to_pylist(maps_as_pydicts="strict"):
                     self.num_taken += 1
                     yield orjson.dumps(without_padding(row), default=_no_json)
-        except (self._error, OSError, KeyError) as error:  # KeyError: a map has a key twice
+        except (MemoryError, self._error, OSError, KeyError) as error:
+            # KeyError: a map has a key twice. Arrow's own want of memory is both of the first two.
             raise self._unreadable(error) from error
 
     @property
@@ -61,8 +67,19 @@ class ParquetRows:
         self._file.close()
 
     def _unreadable(self, error: Exception) -> DataProblem:
+        if isinstance(error, MemoryError):
+            return DataProblem(too_much_memory(self._path.name))
         said = f"{self._path.name}: its Parquet data cannot be read ({error})"
         return DataProblem(f"{said}; write the file anew, or its rows as JSON, one object a line")
+
+
+def too_much_memory(name: str) -> str:
+    """What is said of a file that takes more memory to be read than there is for it."""
+    return (
+        f"{name}: reading its Parquet data takes more memory than there is for it; write the file "
+        "anew with smaller pages and row groups (pyarrow: row_group_size=10000), or its rows as "
+        "JSON, one object a line"
+    )
 
 
 def without_padding(value: Any) -> Any:

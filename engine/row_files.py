@@ -58,10 +58,15 @@ class RowFile:
     def __init__(self, path: Path, *, until: float = math.inf) -> None:
         self.path = path
         self.size = path.stat().st_size
-        with path.open("rb") as file:
-            is_table = file.read(len(PARQUET)) == PARQUET
+        is_table = self.is_table(path)
         self._rows: _Source = _Table(path) if is_table else _Texts(path, self.size, until)
         self.form = self._rows.form
+
+    @staticmethod
+    def is_table(path: Path) -> bool:
+        """Whether the file is a Parquet one, by its first bytes."""
+        with path.open("rb") as file:
+            return file.read(len(PARQUET)) == PARQUET
 
     def __enter__(self) -> Self:
         return self

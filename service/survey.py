@@ -1,13 +1,14 @@
 """A quick look at a training file: how many rows, how long, and whether they have a usable form."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.engine import DataProblem, Objective, RowFile, check_rows
 
 from .errors import ApiError
+from .survey_process import look_apart
 
 SECONDS = 1.0
 BYTES_PER_TOKEN = 4  # of common text; the plan of a job is made again with its real lengths
@@ -46,15 +47,21 @@ def survey_file(
     columns: Mapping[str, str] | None = None,
 ) -> Survey:
     """Look at the file for a second or two; for some five times as long at one of which no row
-    comes. ApiError with line numbers for rows of no use to a method of that kind."""
+    comes. ApiError with line numbers for rows of no use to a method of that kind.
+
+    At a Parquet file a process of its own looks, with a limit on its memory.
+    """
     try:
-        problems = check_rows(path, limit_seconds=SECONDS, objective=kind, columns=columns).problems
-        found = count_rows(path, limit_seconds=SECONDS)
+        if RowFile.is_table(path):
+            problems, counted = look_apart(path, kind, columns or {})
+            found = Survey(**counted)
+        else:
+            problems, found = look_here(path, kind, columns or {})
     except DataProblem as e:
         said = str(e).replace(path.name, name)
         raise ApiError(400, f"{said}.", param=param, code="invalid_training_data") from e
     if problems:
-        shown = "; ".join(str(problem) for problem in problems[:MAX_SHOWN])
+        shown = "; ".join(problems[:MAX_SHOWN])
         more = f" (the first {MAX_SHOWN} shown)" if len(problems) > MAX_SHOWN else ""
         raise ApiError(
             400,
@@ -72,6 +79,18 @@ def survey_file(
             )
         raise ApiError(400, message, param=param, code="empty_training_file")
     return found
+
+
+def look_here(
+    path: Path, kind: Objective, columns: Mapping[str, str]
+) -> tuple[Sequence[str], Survey]:
+    """What is wrong with the rows, one more than are shown at most, and how many and long they are.
+
+    DataProblem when the file cannot be read.
+    """
+    report = check_rows(path, limit_seconds=SECONDS, objective=kind, columns=columns or None)
+    problems = [str(problem) for problem in report.problems[: MAX_SHOWN + 1]]
+    return problems, count_rows(path, limit_seconds=SECONDS)
 
 
 def count_rows(path: Path, *, limit_seconds: float) -> Survey:

@@ -1,0 +1,69 @@
+"""Parquet files that stand for more memory than there is end in a refusal, and end nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.service import survey
+from headrace.service.errors import ApiError
+from headrace.service.survey import survey_file
+
+GB = 10**9
+LONG = 50_000_000  # characters of a text that every row has; on disk there is one of it, packed
+# In a process of its own: this one loads no reader of Parquet.
+WRITE = """
+import sys
+import pyarrow as pa, pyarrow.parquet as pq
+kind, path = sys.argv[1:]
+if kind == "rows":
+    rows = [{"messages": [{"role": "user", "content": f"q {i}"},
+                          {"role": "assistant", "content": "a" * i}]} for i in range(1, 101)]
+    table = pa.Table.from_pylist(rows)
+elif kind == "one text many times":
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["a" * LONG])
+    table = pa.table({"text": texts})
+else:
+    items = pa.ListArray.from_arrays([0, 300_000_000], pa.nulls(300_000_000, pa.int8()))
+    table = pa.table({"text": items})
+pq.write_table(table, path, compression="zstd", row_group_size=10_000)
+""".replace("LONG", str(LONG))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parquet")
+
+
+def written(folder: Path, kind: str) -> Path:
+    path = folder / f"{kind.replace(' ', '-')}.parquet"
+    subprocess.run([sys.executable, "-c", WRITE, kind, str(path)], check=True)
+    return path
+
+
+def look(path: Path) -> survey.Survey:
+    return survey_file(path, param="training_file", name="rows.parquet")
+
+
+def test_a_table_is_looked_at_apart_as_it_would_be_here(folder: Path) -> None:
+    path = written(folder, "rows")
+    found = look(path)
+    assert found.num_rows == 100 and not found.is_estimate
+    problems, here = survey.look_here(path, "supervised", {})
+    assert (list(problems), here) == ([], found)
+
+
+@pytest.mark.parametrize("kind", ["one text many times", "one list of millions"])
+def test_what_stands_for_more_memory_than_there_is_is_refused(folder: Path, kind: str) -> None:
+    path = written(folder, kind)
+    assert path.stat().st_size < 2_000_000, "a bomb is small"
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ApiError) as caught:
+        look(path)
+    assert (caught.value.status, caught.value.param) == (400, "training_file")
+    said = caught.value.message
+    assert "rows.parquet: reading its Parquet data takes more memory" in said
+    assert "row_group_size" in said and path.name not in said
+    assert psutil.Process().memory_info().rss - before < GB / 10
