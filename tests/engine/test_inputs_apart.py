@@ -152,7 +152,7 @@ def test_a_volume_without_room_is_refused_and_a_run_on_it_keeps_its_commits(
     polls: Iterator[StopReason | None] = iter([None, None, "pause"])
     run = Run(tmp_path, *inputs, **settings)
     assert run.go(poll=lambda: next(polls)).outcome == "paused"
-    with pytest.raises(NoSpace, match="MiB are needed"):
+    with pytest.raises(NoSpace, match="bytes are needed"):
         Run(tmp_path, *inputs, **settings, volumes=short).go()
     assert run.go().outcome == "succeeded"
     assert_same_state(run.state(), plain.state())
