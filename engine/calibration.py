@@ -22,12 +22,14 @@ from headrace.storage import (
 from .config import TrainConfig
 from .heap import trim_heap
 from .measure_box import ROUNDS, measure_box
+from .measure_calls import measure_calls
 from .measure_shape import measure_shape
 from .middle import middle_box, middle_shape
 from .model import ModelSpec
 from .rate_file import read_rates, write_rates
 from .rates import Rates, ShapeRates, shape_key
 from .report import Emit, RunEvent
+from .state_record import state_record
 
 MOST_SECONDS = {False: 10.0, True: 100.0}  # after which no other round begins
 
@@ -60,8 +62,14 @@ def calibrate_compute(
         spec, config, full=full, most_tokens=microbatch_tokens, most_bytes=most_bytes
     )
     shapes = dict(known.shapes) if known else {}
+    read, write = 0.0, 0.0
+    if config.device == "cpu":  # on a GPU records are larger, and other threads compute
+        norm = state_record(spec.of_kind("norm")[0], config.state_format)
+        read, write = measure_calls(volumes[0], norm)
     rates = replace(
         box,
+        read_seconds=read,
+        write_seconds=write,
         name=name,
         shapes={**shapes, shape_key(spec, config): shape},
         rated_bytes=_ratings(volumes, rated_bytes, known),

@@ -120,7 +120,9 @@ class Rates:
 
     `h2d` and `d2h` are a direction of the link alone, `both` each of them when both are busy. A
     volume that `volumes` does not name is taken for a `default_volume`. `layers` is by tokens,
-    ascending. `visit_seconds`: what a visit takes beside its bytes and operations. `held_up`: the
+    ascending. `visit_seconds`: what a visit takes beside its bytes and operations; `read_seconds`
+    and `write_seconds`: what the store takes for a record from or to the drives beside its bytes,
+    where the processor computes. `held_up`: the
     share of the time that other work held the process up while it measured. `doubts`: why measured
     figures are worth less than such, in words.
     """
@@ -137,6 +139,8 @@ class Rates:
     head_flops: float | None = None
     work: Mapping[Work, float] = field(default_factory=dict)
     visit_seconds: float = 0.0
+    read_seconds: float = 0.0
+    write_seconds: float = 0.0
     default_volume: VolumeRates
     volumes: Mapping[str, VolumeRates] = field(default_factory=dict)
     prices: Prices | None = None

@@ -159,7 +159,8 @@ class StepModel:
             read, written = read + comes, written + goes
         if self.config.device == "cpu":  # these copies are made by the thread that computes
             compute += up / self.rates.h2d + down / self.rates.d2h
-            costs: Costs = (read, h2d, compute + table, d2h, written)
+            reader, writer = self._calls(read, written)
+            costs: Costs = (read, h2d + reader, compute + table, d2h + writer, written)
         else:
             costs = (read, h2d + up, compute + table, d2h + down, written)
         return VisitCost(
@@ -168,6 +169,13 @@ class StepModel:
             bytes=(read, written, h2d + up, d2h + down),
             own_compute_seconds=compute,
         )
+
+    def _calls(self, read: float, written: float) -> tuple[float, float]:
+        """What the store takes for a record beside its bytes, as bytes of the copies up and down:
+        the threads that read and write make those, too, and the drive is idle meanwhile."""
+        up, down = self.rates.h2d, self.rates.d2h
+        in_read, in_write = self.rates.read_seconds, self.rates.write_seconds
+        return up * in_read * bool(read), down * in_write * bool(written)
 
     def _host_cost(self, visit: Visit, record: RecordLayout) -> VisitCost:
         """An update by the processor. Where it computes as well, that waits meanwhile."""

@@ -41,7 +41,7 @@ from headrace.storage import HeldUp, VolumeConfig, calibrate_volume
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
 STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
-MOVED = {"cpu": 0.5, "cuda": 0.03}  # of the probe: from here on compute is measured again
+MOVED = {"cpu": 0.15, "cuda": 0.03}  # of the probe: from here on compute is measured again
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
 TRIES = 3
 FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # on a CPU with auto's own budgets

@@ -22,6 +22,7 @@ from headrace.engine import (
     shape_spec,
 )
 from headrace.engine.calibration import calibrate_compute, measure_once
+from headrace.engine.cost import StepCost
 from headrace.engine.forecast import Forecast
 from headrace.engine.rate_file import mark_drift
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, shape_key
@@ -225,6 +226,28 @@ def test_a_plan_goes_by_what_was_measured() -> None:
         return plan.forecast.step.busy_seconds()["compute"]
 
     assert compute(slow) == pytest.approx(10 * compute(fast), rel=1e-6)
+
+
+def test_what_the_store_takes_for_a_record_is_measured_and_lengthens_a_step(
+    volume: VolumeConfig,
+) -> None:
+    """Every read of a step waits for the one before, so each adds its own."""
+    measured = calibrate_compute(SPEC, CONFIG, [volume])
+    assert 0 < measured.read_seconds < 1 and 0 < measured.write_seconds < 1
+    assert not list(volume.path.glob("*calls*"))
+
+    def seconds(**calls: Any) -> StepCost:
+        rates = replace(default_rates("cpu"), **calls)
+        config = replace(CONFIG, state_tier="nvme", clip_way="serial")
+        box = Box(device="cpu", device_bytes=2**32, host_bytes=2**32, volumes={"/d": 2**40},
+                  rates=rates)  # fmt: skip
+        return make_plan(SPEC, config, longest_row_tokens=64, box=box).forecast.step
+
+    plain, slow = seconds(), seconds(read_seconds=0.1)
+    assert slow.link_bytes == plain.link_bytes
+    num_reads = 2 * len(SPEC.records) - 2  # of the last layer one; the norm is read once
+    assert slow.seconds - plain.seconds == pytest.approx(0.1 * num_reads, rel=0.15)
+    assert seconds(write_seconds=0.1).seconds > plain.seconds + 0.1
 
 
 @pytest.mark.parametrize("recompute", ["none", "all"])
