@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from bench.prediction import Bench, run_all
+from bench.prediction import Bench, not_run, run_all
 from bench.prediction_cases import CPU
+from headrace.engine import STRATEGIES
 
 
 class Steady(Bench):
@@ -36,3 +37,7 @@ def test_runs_of_other_cases_stay_as_they_were_and_unsteady_ones_are_made_again(
     assert [(one["case"], one["strategy"], one["steady"]) for one in rows] == [
         (second.name, "auto", False), (first.name, "auto", True), (first.name, "ratel", True),
     ]  # fmt: skip
+    left = not_run(rows, "cpu")
+    assert set(left) == {case.name for case in CPU}
+    assert set(STRATEGIES) - set(left[first.name]) == {"auto", "ratel"}
+    assert left[CPU[2].name] == list(STRATEGIES)

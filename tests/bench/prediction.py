@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from bench.prediction_cases import CASES, MB, Case, configure, contenders, with_budgets
-from headrace.engine import bench_step, calibrate_compute, usable_cores
+from headrace.engine import STRATEGIES, bench_step, calibrate_compute, usable_cores
 from headrace.engine.cost import step_cost
 from headrace.engine.measure_shape import measure_shape
 from headrace.engine.middle import middle_shape
@@ -275,10 +275,23 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
         "worst_error_on_a_steady_box": max((abs(r["error"]) for r in ran if r["steady"]),
                                            default=None),
         "cases": cases,
+        "not_run": not_run(rows, device),
     }  # fmt: skip
     promised = bool(errors) and median(errors) <= MEDIAN_ERROR and errors[-1] <= WORST_ERROR
     holds = promised and all(one["holds"] for one in cases.values())
     return {**found, "repeated": repeated(ran), "holds": holds, "runs": rows}
+
+
+def not_run(rows: list[Row], device: str) -> dict[str, list[str]]:
+    """By configuration, the strategies of which there is no run; on a GPU only those that nothing
+    was run of, since there the best-predicted few are meant to be."""
+    known = {(row["case"], row["strategy"]) for row in rows}
+    names = STRATEGIES if device == "cpu" else ("auto",)
+    missing = {
+        case.name: [name for name in names if (case.name, name) not in known]
+        for case in CASES[device]
+    }
+    return {case: left for case, left in missing.items() if left}
 
 
 def repeated(ran: list[Row]) -> dict[str, Row]:
@@ -383,6 +396,8 @@ def say(found: dict[str, Any]) -> Iterator[str]:
                 else "NOT ALL HELD"
             )
         )
+    for name, left in found["not_run"].items():
+        yield f"{name}: not run by {', '.join(left)}"
 
 
 def main() -> None:
