@@ -6,15 +6,20 @@ does. The script of the engine is `script.json` in the data directory (`fake_eng
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from headrace.service.app import create_app
+from headrace.service.client import Client
 from headrace.service.daemon import Daemon
 from headrace.service.server import address, listen, run
 from headrace.service.settings import Settings
@@ -63,6 +68,44 @@ def scripted_service(
         finally:
             process.terminate()
             process.wait(60)
+
+
+def create(url: str) -> str:
+    """Submit a job on the tiny model; its id."""
+    with httpx2.Client(base_url=url, timeout=60) as client:
+        file = client.post("/v1/files", data={"purpose": "fine-tune"}, files=ROWS).json()
+        body = {"model": "tiny", "training_file": file["id"]}
+        return str(client.post("/v1/fine_tuning/jobs", json=body).json()["id"])
+
+
+def await_(look: Callable[[], Any], seconds: float = 60) -> float:
+    """Seconds until `look` is satisfied."""
+    started = time.monotonic()
+    while not look():
+        assert time.monotonic() - started < seconds, "not seen in time"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def answers(url: str) -> bool:
+    """Whether the process is there."""
+    try:
+        return httpx2.get(f"{url}/livez", timeout=2).is_success
+    except httpx2.TransportError:
+        return False
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def all_events(url: str, job_id: str) -> list[dict[str, Any]]:
+    """The whole story, oldest first."""
+    with Client(url) as client:
+        path = f"/v1/fine_tuning/jobs/{job_id}/events"
+        return list(client.call("GET", path, params={"limit": 1000})["data"])[::-1]
 
 
 def main() -> None:

@@ -7,47 +7,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from headrace.service.client import Client, ServerEvent
-from scripted_service import ROWS, Scripted, scripted_service, write_house
+from scripted_service import (
+    Scripted,
+    all_events,
+    answers,
+    await_,
+    create,
+    free_port,
+    scripted_service,
+    write_house,
+)
 
 STEPS = 80
 SLOW = {"steps": 3, "step_seconds": 60}
 AT_ONCE = 20  # seconds that a busy box may take for it; a step, or patience with a hang, takes 60
-
-
-def create(url: str) -> str:
-    with httpx2.Client(base_url=url, timeout=60) as client:
-        file = client.post("/v1/files", data={"purpose": "fine-tune"}, files=ROWS).json()
-        body = {"model": "tiny", "training_file": file["id"]}
-        return str(client.post("/v1/fine_tuning/jobs", json=body).json()["id"])
-
-
-def await_(look: Callable[[], Any], seconds: float = 60) -> float:
-    """Seconds until `look` is satisfied."""
-    started = time.monotonic()
-    while not look():
-        assert time.monotonic() - started < seconds, "not seen in time"
-        time.sleep(0.02)
-    return time.monotonic() - started
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/livez", timeout=2).is_success
-    except httpx2.TransportError:
-        return False
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def test_a_killed_api_comes_back_with_the_truth_and_no_event_is_lost_or_doubled(
@@ -90,13 +69,6 @@ def loading_seconds() -> float:
     command = [sys.executable, "-c", "import headrace.service.app"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
     return time.monotonic() - started
-
-
-def all_events(url: str, job_id: str) -> list[dict[str, Any]]:
-    """The whole story, oldest first."""
-    with Client(url) as client:
-        path = f"/v1/fine_tuning/jobs/{job_id}/events"
-        return list(client.call("GET", path, params={"limit": 1000})["data"])[::-1]
 
 
 def test_the_death_of_a_worker_is_told_at_once_and_the_job_goes_on(tmp_path: Path) -> None:
