@@ -187,7 +187,7 @@ def check_memory(home: Home) -> None:
 
 def _may_drop_grads(placement: Placement, sizes: Sizes) -> bool:
     """Whether another clip mode would keep no gradients."""
-    config = replace(sizes.config, clip_mode="none")
+    config = replace(sizes.config, clip_mode="per_layer")
     return not needs_kept_grads(sizes.spec, config, placement.tiers)
 
 

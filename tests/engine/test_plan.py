@@ -206,6 +206,12 @@ def test_gradients_need_no_home_when_each_factor_is_known_and_every_step_commits
     assert plan.clip_way == "speculative"
 
 
+def test_who_has_no_room_for_gradients_is_told_of_it_whatever_the_norm() -> None:
+    config = _config(state_tier="nvme", host_bytes=400 * MIB, max_grad_norm=0.05)
+    with pytest.raises(CannotFit, match="clip_mode.* keep no gradients"):
+        make_plan(SPEC, config, longest_row_tokens=64, box=BOX)
+
+
 @pytest.mark.parametrize(
     ("host_mib", "waits"), [(80, ["nvme"]), (400, ["host", "nvme"]), (4096, ["host"])]
 )
