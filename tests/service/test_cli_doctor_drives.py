@@ -1,5 +1,6 @@
 """`headrace doctor` says what is known of a drive, and never makes up what is not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from headrace.service.cli import doctor, doctor_drives
 from headrace.service.settings import Settings
 from headrace.service.site import probe_volumes
-from headrace.storage import DriveHealth
+from headrace.storage import Calibration, DriveHealth, write_calibration
 
 
 def _health(monkeypatch: pytest.MonkeyPatch, health: DriveHealth) -> None:
@@ -22,6 +23,20 @@ def test_a_volume_is_followed_by_its_drive(tmp_path: Path) -> None:
     assert "headrace calibrate" in checks[f"speed {tmp_path}"].found
     assert checks[f"wear {tmp_path}"].verdict in ("pass", "warn")
     assert f"GPUDirect Storage {tmp_path}" not in checks
+
+
+def test_a_speed_that_is_in_doubt_is_a_warning(tmp_path: Path) -> None:
+    known = Calibration(
+        measured_at="2026-11-30T12:00:00+00:00", full=False, active="direct", filesystem="ext4",
+        read_bytes_per_second=2e9, write_bytes_per_second=1e9, mixed_bytes_per_second=1e9,
+        first_write_bytes_per_second=1e9, written_bytes=0, seconds=5.0,
+    )  # fmt: skip
+    write_calibration(tmp_path, known)
+    assert doctor_drives.check_speed(tmp_path).verdict == "pass"
+    write_calibration(tmp_path, replace(known, full=True, drift="in a run since, it was slow"))
+    check = doctor_drives.check_speed(tmp_path)
+    assert check.verdict == "warn" and check.found.endswith("; in a run since, it was slow")
+    assert "headrace calibrate --full" in check.fix
 
 
 def test_a_worn_drive_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
