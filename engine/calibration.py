@@ -171,10 +171,8 @@ def measure_once(
                 calibrate_volume(volume)
             except NoSpace as error:
                 emit(RunEvent(type="message", level="warn", message=f"not measured: {error}"))
-    rates, key = (
-        read_rates(volumes, device_name=device_name(config.device)),
-        shape_key(spec, config),
-    )
+    rates = read_rates(volumes, device_name=device_name(config.device))
+    key = shape_key(spec, config)
     doubts = rates.for_shape(key).doubts if rates else ()
     if rates is None or key not in rates.shapes or doubts:
         again = f" again: {'; '.join(doubts)}" if doubts else ""
