@@ -242,7 +242,8 @@ class Model(BaseModel):
 class ModelList(BaseModel):
     """Models made by jobs, newest first, then base models by name.
 
-    With `contains`, those first whose name begins so. `has_more`: `limit` left some out.
+    With `contains`, the one of that name first, then those whose name begins so. `has_more`:
+    `limit` left some out.
     """
 
     object: Literal["list"]

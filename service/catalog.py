@@ -147,11 +147,16 @@ class Catalog:
     def models(self, *, contains: str | None = None, limit: int | None = None) -> list[ModelRecord]:
         """Models that jobs made, newest first, `limit` of them at most.
 
-        With `contains`, those alone whose name contains it, small and capital letters alike.
+        With `contains`, those alone whose name contains it, small and capital letters alike: the
+        one of that name first, then those that begin with it.
         """
-        question = select(tables.models).order_by(tables.models.c.seq.desc()).limit(limit)
+        models = tables.models
+        question = select(models)
         if contains is not None:
-            question = question.where(_holds(tables.models.c.name, contains))
+            name, wanted = func.casefold(models.c.name), contains.casefold()
+            question = question.where(_holds(models.c.name, contains))
+            question = question.order_by(name != wanted, func.instr(name, wanted) != 1)
+        question = question.order_by(models.c.seq.desc()).limit(limit)
         return [ModelRecord(**without_seq(row)) for row in self._database.all(question)]
 
     def model(self, name: str) -> ModelRecord | None:
@@ -180,7 +185,7 @@ class Catalog:
 
 def _holds(column: Column[str], text: str) -> ColumnElement[bool]:
     """Whether the text is in the column, A and a the same; no letter of it stands for others."""
-    return func.instr(func.lower(column), func.lower(text)) > 0
+    return func.instr(func.casefold(column), text.casefold()) > 0
 
 
 def _users(name: str, c: Connection) -> list[str]:

@@ -201,10 +201,12 @@ def _make_engine(path: Path) -> Engine:
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,
     )
-    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "connect", _set_up)
     return engine
 
 
-def _set_pragmas(connection: Any, _record: object) -> None:
+def _set_up(connection: Any, _record: object) -> None:
+    # SQLite's own lower() knows the letters of English alone.
+    connection.create_function("casefold", 1, str.casefold, deterministic=True)
     for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL"):
         connection.execute(f"PRAGMA {pragma}").close()

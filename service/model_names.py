@@ -27,18 +27,17 @@ class NamedModel:
 def base_models(roots: Sequence[Path], *, contains: str = "") -> Iterator[NamedModel]:
     """The folders of the models directories that hold a model, by name; the first root wins.
 
-    Those alone whose name contains the text, small and capital letters alike; the others are not
-    looked into. What cannot be looked at, such as the `lost+found` of a drive, holds none.
+    Those alone whose name contains the text, the nearest to it first (`distance`); the others are
+    not looked into. What cannot be looked at, such as the `lost+found` of a drive, holds none.
     """
     seen: set[str] = set()
     wanted = contains.casefold()
-    for root in roots:
-        for path in _entries(root):
-            if wanted not in path.name.casefold() or path.name in seen:
-                continue
-            if model := _model_at(root, path):
-                seen.add(path.name)
-                yield model
+    found = [(root, path) for root in roots for path in _entries(root)
+             if wanted in path.name.casefold()]  # fmt: skip
+    for root, path in sorted(found, key=lambda one: distance(one[1].name, contains)):
+        if path.name not in seen and (model := _model_at(root, path)):
+            seen.add(path.name)
+            yield model
 
 
 def made_models(
@@ -56,14 +55,20 @@ def known_models(roots: Sequence[Path], journal: Journal) -> list[NamedModel]:
 def search_models(
     roots: Sequence[Path], journal: Journal, *, contains: str, limit: int
 ) -> list[NamedModel]:
-    """At most `limit` models whose name contains a text; those that begin with it come first.
+    """At most `limit` models whose name contains a text, the nearest to it first (`distance`).
 
     Else in the order of `known_models`. Reads the disk: call in a thread.
     """
     made = made_models(journal, contains=contains, limit=limit)
     found = [*made, *islice(base_models(roots, contains=contains), limit)]
-    start = contains.casefold()
-    return sorted(found, key=lambda one: not one.name.casefold().startswith(start))[:limit]
+    return sorted(found, key=lambda one: distance(one.name, contains))[:limit]
+
+
+def distance(name: str, text: str) -> int:
+    """Of a name that contains the text, small and capital letters alike: 0 where it is the text,
+    1 where it begins with it, 2 elsewhere."""
+    folded, wanted = name.casefold(), text.casefold()
+    return 0 if folded == wanted else 1 if folded.startswith(wanted) else 2
 
 
 def find_model(name: str, roots: Sequence[Path], journal: Journal) -> NamedModel | None:

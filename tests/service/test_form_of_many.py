@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -128,7 +129,7 @@ def test_models_are_found_by_a_part_of_their_name(many: Served) -> None:
         f"ft:tiny:{i}" for i in range(129, 119, -1)
     ]
     found = client.get(models, params={"contains": "TINY", "limit": 3})
-    assert names(found) == ["Tiny-2", "tiny", "ft:tiny:999"], "those that begin so come first"
+    assert names(found) == ["tiny", "Tiny-2", "ft:tiny:999"], "those that begin so come first"
     assert found.json()["has_more"] is True
     assert client.get(models, params={"contains": "other"}).json()["has_more"] is False
     for nothing in ("100%", "ft_tiny", "%", "\\", "\0", "ü"):
@@ -136,6 +137,26 @@ def test_models_are_found_by_a_part_of_their_name(many: Served) -> None:
     assert len(names(client.get(models, params={"limit": 5}))) == 5
     refused = client.get(models, params={"contains": "x" * 201}).json()["error"]
     assert refused["param"] == "contains" and "200 or fewer characters" in refused["message"]
+
+
+def test_the_model_of_just_that_name_comes_first_however_many_contain_it(tmp_path: Path) -> None:
+    """Else a name that is a part of many newer ones could not be found by any text."""
+    for i in range(30):
+        (tmp_path / "models" / f"a-mill-{i:02}").mkdir(parents=True)
+    (tmp_path / "more" / "Mill").mkdir(parents=True)
+    for path in tmp_path.glob("mo*/*"):
+        (path / "config.json").write_text("{}")
+    roots = (tmp_path / "models", tmp_path / "more")
+    daemon = FakeDaemon(tmp_path / "data", models_dir=roots)
+    with calling(daemon) as client:
+        job = daemon.journal.add_job(some_job(status="succeeded"))
+        for name in ("Mühle", *(f"{start}mühle-{i}" for start in ("", "a-") for i in range(30))):
+            daemon.journal.add_model(name=f"ft:{name}", path="/", job_id=job.id)
+        asked: dict[str, Any] = {"contains": "mill", "limit": 2}
+        assert names(client.get("/v1/models", params=asked)) == ["Mill", "a-mill-00"]
+        asked = {"contains": "FT:MÜHLE", "limit": 3}
+        found = names(client.get("/v1/models", params=asked))
+        assert found == ["ft:Mühle", "ft:mühle-29", "ft:mühle-28"]
 
 
 def test_files_are_found_by_a_part_of_their_name_or_their_id(many: Served) -> None:
