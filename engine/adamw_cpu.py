@@ -44,7 +44,7 @@ def cpu_kernel() -> CpuKernel:
     """The form of the CPU's update in this process."""
     if fused is None:
         return CpuKernel(form="chunked", why=f"numba cannot be used ({_missing})")
-    return CpuKernel(form="fused", why=f"compiled by numba in {fused.compile_seconds:.2f} s")
+    return CpuKernel(form="fused", why=f"compiled by numba {fused.numba.__version__}")
 
 
 def compile_update(
@@ -53,20 +53,22 @@ def compile_update(
     """Compile what a format's update needs, so that no step waits for it; `aside`: into a second
     version of the state.
 
-    The exact kernels are compiled when they are imported, since every format uses them.
+    Every format uses an exact kernel: of a compact one the vectors are exact.
     """
     if fused is None:
         return
+    bf16 = grad_dtype == torch.bfloat16
+    fused.exact_kernel(bf16)
     if state_format == "exact":
         if aside:
-            fused.aside_kernel(grad_dtype == torch.bfloat16)
+            fused.aside_kernel(bf16)
         return
     from .compact_numba import compact_kernel
 
     compact_kernel(
         rest_bits=8 if state_format == "q8" else 0,
         coded=state_format != "sr_bf16",
-        bf16_grad=grad_dtype == torch.bfloat16,
+        bf16_grad=bf16,
     )
 
 
@@ -110,8 +112,7 @@ def adamw_fused(
     pool: RangePool, state: StateViews, grad: Tensor, factor: float, scalars: AdamScalars
 ) -> None:
     """The update in one pass by numba's kernels; arguments as `adamw_cpu`."""
-    bf16 = grad.dtype == torch.bfloat16
-    kernel = fused.adamw_bfloat16 if bf16 else fused.adamw_float32
+    kernel = fused.exact_kernel(grad.dtype == torch.bfloat16)
     arrays = (*_arrays(state), _grad_array(grad))
     values = [np.float32(value) for value in (factor, *scalars.floats().values())]
     pool.run(grad.numel(), lambda start, stop: kernel(*arrays, start, stop, *values))

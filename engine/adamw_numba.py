@@ -2,14 +2,12 @@
 
 The operations of `adamw_torch` in their order. LLVM may neither contract nor reassociate them
 (`fastmath=False`), and its division and square root are the processor's, which are correctly
-rounded. Importing this module compiles both kernels, so that no step waits for it.
+rounded. A kernel is compiled when it is first asked for, which takes about a second.
 """
 
 import math
 from collections.abc import Callable
 from functools import cache
-from time import perf_counter
-from typing import Any
 
 import numba
 import numpy as np
@@ -32,8 +30,14 @@ def from_bfloat16(bits):
     return np.int32(np.int32(bits) << _UPPER).view(np.float32)
 
 
-def _compile(widen: Callable[[Any], Any], grads: Any) -> Callable[..., None]:
-    """The kernel for flat gradients of one type, which `widen` turns into fp32."""
+@cache
+def exact_kernel(bf16_grad: bool) -> Callable[..., None]:
+    """The kernel that updates the state in place, for flat gradients in bf16 (bits) or fp32.
+
+    It takes his, los (int16), ms, vs (fp32), gs, start, stop, factor and the scalars of AdamScalars
+    in their order, and updates elements start to stop without holding Python's lock.
+    """
+    widen, grads = (from_bfloat16, _int16s) if bf16_grad else (same, _float32s)
 
     def adamw_range(
         his,
@@ -87,7 +91,7 @@ def aside_kernel(bf16_grad: bool) -> Callable[..., None]:
 
     It gives the bits of the one in place, since it is that one behind a copy within the cache.
     """
-    update = adamw_bfloat16 if bf16_grad else adamw_float32
+    update = exact_kernel(bf16_grad)
 
     def aside(
         from_his,
@@ -133,11 +137,3 @@ def aside_kernel(bf16_grad: bool) -> Callable[..., None]:
 def _copy(source, target):
     for i in range(len(target)):
         target[i] = source[i]
-
-
-_started = perf_counter()
-# Both take his, los (int16), ms, vs (fp32), gs, start, stop, factor and the scalars of AdamScalars
-# in their order, and update elements start to stop in place without holding Python's lock.
-adamw_float32 = _compile(same, _float32s)
-adamw_bfloat16 = _compile(from_bfloat16, _int16s)  # gs: the bits of bfloat16
-compile_seconds = perf_counter() - _started

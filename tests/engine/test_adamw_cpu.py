@@ -13,7 +13,7 @@ from compact_inputs import FORMATS, assert_same_matrices, compact_inputs, moved_
 from headrace.engine import TrainConfig
 from headrace.engine.adamw import AdamScalars, adamw_torch
 from headrace.engine.adamw_compact import adamw_matrices_torch
-from headrace.engine.adamw_numba import adamw_bfloat16, adamw_float32
+from headrace.engine.adamw_numba import exact_kernel
 from headrace.engine.compact_numba import compact_kernel
 from headrace.engine.config import StateFormat
 from headrace.engine.ranges import RangePool
@@ -144,13 +144,13 @@ def test_nothing_of_a_compact_format_is_compiled_in_a_step() -> None:
 
 
 def test_nothing_is_compiled_in_a_step() -> None:
-    """Both kernels are machine code once the module is imported."""
+    """A kernel is machine code once it was asked for, before the first step."""
     assert adamw_cpu.cpu_kernel().form == "fused"
-    kernels: dict[torch.dtype, Any] = {
-        torch.float32: adamw_float32,
-        torch.bfloat16: adamw_bfloat16,
-    }
-    for dtype, kernel in kernels.items():
+    for dtype in (torch.float32, torch.bfloat16):
+        adamw_cpu.compile_update("exact", dtype)
+        made = exact_kernel.cache_info().misses
+        kernel: Any = exact_kernel(dtype == torch.bfloat16)
+        assert exact_kernel.cache_info().misses == made
         compiled = list(kernel.signatures)
         state, grad = _inputs(dtype)
         adamw_cpu.adamw_cpu(state, grad, 1.0, SCALARS)
