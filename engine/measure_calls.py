@@ -4,7 +4,7 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from headrace.storage import HostArena, NoSpace, RecordSpec, TensorStore, VolumeConfig
+from headrace.storage import HostArena, Locked, NoSpace, RecordSpec, TensorStore, VolumeConfig
 
 from .box import known_rates
 
@@ -16,8 +16,20 @@ def measure_calls(volume: VolumeConfig, record: RecordSpec) -> tuple[float, floa
     """Seconds of a read and of a write of `record` through the store, beside those of its bytes.
 
     That is handing it from thread to thread, checksums and the trailer. The record should be a
-    small one. Nothing, (0.0, 0.0), where the volume has no room for it.
+    small one. Nothing, (0.0, 0.0), where the volume has no room for it, or where another process
+    measures just now.
     """
+    try:
+        read, write = _time_calls(volume, record)
+    except (Locked, NoSpace):
+        return 0.0, 0.0
+    drive = known_rates("cpu", [volume]).drives([str(volume.path)])
+    size = record.padded_bytes
+    return max(0.0, read - size / drive.read), max(0.0, write - size / drive.write)
+
+
+def _time_calls(volume: VolumeConfig, record: RecordSpec) -> tuple[float, float]:
+    """Seconds of a read and of a write. Locked where another process has the store in use."""
     TensorStore.remove([volume], name=_NAME)  # of a process that was killed here
     try:
         with (
@@ -28,14 +40,9 @@ def measure_calls(volume: VolumeConfig, record: RecordSpec) -> tuple[float, floa
             store.begin(0)
             write = _middle(lambda: store.write_from(record.name, slot).result())
             store.commit({})
-            read = _middle(lambda: store.read_into(record.name, slot).result())
-    except NoSpace:
-        return 0.0, 0.0
+            return _middle(lambda: store.read_into(record.name, slot).result()), write
     finally:
         TensorStore.remove([volume], name=_NAME)
-    drive = known_rates("cpu", [volume]).drives([str(volume.path)])
-    size = record.padded_bytes
-    return max(0.0, read - size / drive.read), max(0.0, write - size / drive.write)
 
 
 def _middle(call: Callable[[], object]) -> float:

@@ -24,9 +24,17 @@ from headrace.engine import (
 from headrace.engine.calibration import calibrate_compute, measure_once
 from headrace.engine.cost import StepCost
 from headrace.engine.forecast import Forecast
+from headrace.engine.measure_calls import measure_calls
 from headrace.engine.rate_file import mark_drift
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, shape_key
-from headrace.storage import VolumeConfig, calibrate_volume, read_calibration, write_calibration
+from headrace.engine.state_record import state_record
+from headrace.storage import (
+    TensorStore,
+    VolumeConfig,
+    calibrate_volume,
+    read_calibration,
+    write_calibration,
+)
 
 SPEC = shape_spec("tiny", layers=1)
 CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
@@ -248,6 +256,17 @@ def test_what_the_store_takes_for_a_record_is_measured_and_lengthens_a_step(
     num_reads = 2 * len(SPEC.records) - 2  # of the last layer one; the norm is read once
     assert slow.seconds - plain.seconds == pytest.approx(0.1 * num_reads, rel=0.15)
     assert seconds(write_seconds=0.1).seconds > plain.seconds + 0.1
+
+
+def test_who_finds_another_process_measuring_goes_without_and_leaves_it_alone(
+    tmp_path: Path,
+) -> None:
+    volume, norm = VolumeConfig(path=tmp_path), state_record(SPEC.of_kind("norm")[0], "exact")
+    with TensorStore.create([volume], [norm], name="calibrate-calls"):
+        assert measure_calls(volume, norm) == (0.0, 0.0)
+        assert TensorStore.exists([volume], name="calibrate-calls")
+    assert min(measure_calls(volume, norm)) > 0
+    assert not list(tmp_path.glob("*calls*"))
 
 
 @pytest.mark.parametrize("recompute", ["none", "all"])
