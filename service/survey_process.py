@@ -17,7 +17,11 @@ from typing import Any
 
 from headrace.engine import DataProblem, Objective, too_much_memory
 
+from .logs import get_logger
+
+log = get_logger("headrace.api")
 MEMORY_BYTES = 1 << 30  # of address space beyond what the process has at its start
+MOST_SAID = 2000  # characters of what it says as it fails, in the log
 WAIT_SECONDS = 120  # for a page that takes long to unpack; the look itself keeps its own time
 # Arrow takes memory by malloc, and by one thread, so that the limit is met by what the file asks.
 ENVIRONMENT = {
@@ -56,6 +60,8 @@ def _look(
         text = f"{path.name}: its Parquet data was read for {WAIT_SECONDS} s and no row came"
         raise DataProblem(f"{text}; write the file anew with smaller pages") from e
     if done.returncode:  # a library that gets no memory ends the process, each in its own way
+        said = done.stderr[-MOST_SAID:]
+        log.warning("looking at a file failed", path=str(path), status=done.returncode, said=said)
         raise DataProblem(too_much_memory(path.name))
     told = json.loads(done.stdout)
     if refused := told.get("refused"):

@@ -67,3 +67,18 @@ def test_what_stands_for_more_memory_than_there_is_is_refused(folder: Path, kind
     assert "rows.parquet: reading its Parquet data takes more memory" in said
     assert "row_group_size" in said and path.name not in said
     assert psutil.Process().memory_info().rss - before < GB / 10
+
+
+def test_what_ended_the_look_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The refusal speaks of memory, whatever it was; whoever runs the daemon can tell."""
+    path, python = written(tmp_path, "rows"), tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(ApiError):
+        look(path)
+    (told,) = [one for one in caplog.records if one.name == "headrace.api"]
+    assert told.levelname == "WARNING"
+    assert (vars(told)["status"], vars(told)["said"]) == (3, "no such library\n")
