@@ -72,9 +72,7 @@ def one_round() -> dict[str, Any]:
             back = time.monotonic() - started
             reach(second.url, job_id, 2 * KILLED_AT)
             os.kill(client.status()["worker"]["pid"], signal.SIGKILL)
-            told = await_(
-                lambda: any("SIGKILL" in e["message"] for e in all_events(second.url, job_id))
-            )
+            told = await_(lambda: is_told(second.url, job_id))
             await_(lambda: client.job(job_id)["status"] not in ("running", "queued"))
             events = all_events(second.url, job_id)
             steps = [event["step"] for event in events if event["type"] == "metrics"]
