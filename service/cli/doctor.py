@@ -46,7 +46,7 @@ def examine(
     tell("loading torch and looking for a GPU")
     yield from check_torch(device)
     yield check_compiler(needed=device != "cpu" and _has_cuda())
-    tell("compiling the optimizer for this processor")
+    tell("looking for the compiled form of the optimizer")
     yield check_cpu_optimizer()
     tell("looking at memory, limits and the data directory")
     yield check_memory()
