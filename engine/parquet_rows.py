@@ -16,6 +16,9 @@ from headrace.storage import file_sha256, install_line
 from .data_report import DataProblem
 
 BATCH_ROWS = 256
+# What a value that Python or JSON has no form for raises: a map that has a key twice or keys
+# that are no text, bytes that are no UTF-8 in a column of text, a day after 9999, nanoseconds.
+_NO_PYTHON = (KeyError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 class ParquetRows:
@@ -49,8 +52,8 @@ class ParquetRows:
                 for row in batch.to_pylist(maps_as_pydicts="strict"):
                     self.num_taken += 1
                     yield orjson.dumps(without_padding(row), default=_no_json)
-        except (MemoryError, self._error, OSError, KeyError) as error:
-            # KeyError: a map has a key twice. Arrow's own want of memory is both of the first two.
+        except (MemoryError, self._error, OSError, *_NO_PYTHON) as error:
+            # Arrow's own want of memory is both of the first two.
             raise self._unreadable(error) from error
 
     @property

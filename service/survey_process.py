@@ -6,6 +6,7 @@ so before it takes it. In the API's own process that would end the daemon; here 
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from .logs import get_logger
 log = get_logger("headrace.api")
 MEMORY_BYTES = 1 << 30  # of address space beyond what the process has at its start
 MOST_SAID = 2000  # characters of what it says as it fails, in the log
+_NO_MEMORY = re.compile(r"memory|alloc|failed to map|start new thread", re.IGNORECASE)
 WAIT_SECONDS = 120  # for a page that takes long to unpack; the look itself keeps its own time
 # Arrow takes memory by malloc, and by one thread, so that the limit is met by what the file asks.
 ENVIRONMENT = {
@@ -59,14 +61,26 @@ def _look(
     except subprocess.TimeoutExpired as e:
         text = f"{path.name}: its Parquet data was read for {WAIT_SECONDS} s and no row came"
         raise DataProblem(f"{text}; write the file anew with smaller pages") from e
-    if done.returncode:  # a library that gets no memory ends the process, each in its own way
+    if done.returncode:
         said = done.stderr[-MOST_SAID:]
         log.warning("looking at a file failed", path=str(path), status=done.returncode, said=said)
-        raise DataProblem(too_much_memory(path.name))
+        raise DataProblem(_why(path.name, done.returncode, said))
     told = json.loads(done.stdout)
     if refused := told.get("refused"):
         raise DataProblem(refused)
     return tuple(told["problems"]), told["survey"]
+
+
+def _why(name: str, status: int, said: str) -> str:
+    """Why the process ended without an answer, by its exit status and its standard error.
+
+    A library that gets no memory ends it, each in its own way; a Python error has its last line.
+    """
+    last = said.strip().rpartition("\n")[2]
+    if status != 1 or not last or _NO_MEMORY.search(last):
+        return too_much_memory(name)
+    why = f"{name}: its Parquet data cannot be read ({last:.300})"
+    return f"{why}; write the file anew, or its rows as JSON, one object a line"
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -190,6 +192,30 @@ def test_fields_that_a_table_fills_with_null_are_not_there(tmp_path: Path) -> No
         {"tools": [{"name": "b", "parameters": {"y": {"type": "number"}}}], "text": None},
     ]
     assert read(write(tmp_path, table(rows))) == [rows[0], {"tools": rows[1]["tools"]}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "why"),
+    [
+        (pa.map_(pa.int32(), pa.string()), [[(1, "a")]], "key must be str"),
+        (pa.timestamp("ns"), [1], "Nanosecond"),
+        (pa.timestamp("ms"), [10**17], "days=1157407407"),
+        (pa.date32(), [10**8], "out of range"),
+        (pa.string(), [b"\xff\xfe"], "utf-8"),
+    ],
+    ids=["numbers as keys", "nanoseconds", "a far time", "a far day", "no UTF-8"],
+)
+def test_a_value_that_python_has_no_form_for_is_a_problem_of_the_file(
+    tmp_path: Path, kind: pa.DataType, values: list[Any], why: str
+) -> None:
+    if kind == pa.string():  # which pyarrow makes of no such bytes itself
+        column = pa.array(values, pa.binary()).view(pa.string())
+    else:
+        column = pa.array(values, kind)
+    path = tmp_path / "rows"
+    pq.write_table(pa.table({"text": ["a"], "x": column}), path)
+    with pytest.raises(DataProblem, match=f"rows: its Parquet data cannot be read .*{why}"):
+        read(path)
 
 
 def test_what_json_has_no_form_for_is_no_text(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ if kind == "rows":
 elif kind == "one text many times":
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["a" * LONG])
     table = pa.table({"text": texts})
+elif kind == "nanoseconds":
+    table = pa.table({"text": ["a"], "made": pa.array([1], pa.timestamp("ns"))})
 else:
     items = pa.ListArray.from_arrays([0, 300_000_000], pa.nulls(300_000_000, pa.int8()))
     table = pa.table({"text": items})
@@ -72,7 +74,7 @@ def test_what_stands_for_more_memory_than_there_is_is_refused(folder: Path, kind
 def test_what_ended_the_look_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The refusal speaks of memory, whatever it was; whoever runs the daemon can tell."""
+    """The refusal speaks of memory where no Python error is told; the daemon's log has what was."""
     path, python = written(tmp_path, "rows"), tmp_path / "python"
     python.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
     python.chmod(0o755)
@@ -82,3 +84,30 @@ def test_what_ended_the_look_is_in_the_log(
     (told,) = [one for one in caplog.records if one.name == "headrace.api"]
     assert told.levelname == "WARNING"
     assert (vars(told)["status"], vars(told)["said"]) == (3, "no such library\n")
+
+
+def test_a_table_that_cannot_be_read_is_refused_with_the_true_reason(folder: Path) -> None:
+    with pytest.raises(ApiError) as caught:
+        look(written(folder, "nanoseconds"))
+    assert "Nanosecond" in caught.value.message and "memory" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("raise RuntimeError('the reader is broken')", "the reader is broken"),
+        ("raise MemoryError", "more memory"),
+        ("import os; os.abort()", "more memory"),
+    ],
+)
+def test_an_end_without_an_answer_is_told_by_what_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, wanted: str
+) -> None:
+    stand_in = folder / "python"
+    stand_in.write_text(f"#!{sys.executable}\n{line}\n")
+    stand_in.chmod(0o755)
+    path = folder / f"{abs(hash(line))}.parquet"
+    path.write_bytes(b"PAR1")
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    with pytest.raises(ApiError, match=f"rows.parquet: .*{wanted}"):
+        look(path)
