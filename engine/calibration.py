@@ -54,18 +54,19 @@ def calibrate_compute(
     Takes some seconds, with `full` some tens. Layers are timed up to `microbatch_tokens`, and
     with no more than `most_bytes` of host memory; None: several hundred megabytes. Shapes that were
     measured before on this hardware are kept. `rated_bytes` is what each volume's drive
-    may be written in its life, where its maker is asked rather than the drive.
+    may be written in its life, where its maker is asked rather than the drive. OSError when
+    the figures cannot be kept.
     """
     name = device_name(config.device)
-    known = read_rates(volumes, device_name=name)
     box, shape = _measure(
         spec, config, full=full, most_tokens=microbatch_tokens, most_bytes=most_bytes
     )
-    shapes = dict(known.shapes) if known else {}
     read, write = 0.0, 0.0
     if config.device == "cpu":  # on a GPU records are larger, and other threads compute
         norm = state_record(spec.of_kind("norm")[0], config.state_format)
         read, write = measure_calls(volumes[0], norm)
+    known = read_rates(volumes, device_name=name)  # now: another may have measured meanwhile
+    shapes = dict(known.shapes) if known else {}
     rates = replace(
         box,
         read_seconds=read,
@@ -160,7 +161,8 @@ def measure_once(
     again what is in doubt: it was measured on a busy box, or a run since took another time.
 
     5 seconds for each volume, a few for the rest, and `most_bytes` of host memory. A volume without
-    room for it goes unmeasured, and one that was measured in full is left as it is.
+    room for it goes unmeasured, one that takes no file now keeps none of it, and one that was
+    measured in full is left as it is.
     """
     for volume in volumes:
         known = read_calibration(volume.path)
@@ -169,7 +171,7 @@ def measure_once(
             emit(RunEvent(type="phase", message=f"measuring volume {volume.path}{again}"))
             try:
                 calibrate_volume(volume)
-            except NoSpace as error:
+            except (NoSpace, OSError) as error:
                 emit(RunEvent(type="message", level="warn", message=f"not measured: {error}"))
     rates = read_rates(volumes, device_name=device_name(config.device))
     key = shape_key(spec, config)
@@ -178,6 +180,9 @@ def measure_once(
         again = f" again: {'; '.join(doubts)}" if doubts else ""
         message = f"measuring this machine with the model's layers{again}"
         emit(RunEvent(type="phase", message=message))
-        calibrate_compute(
-            spec, config, volumes, microbatch_tokens=microbatch_tokens, most_bytes=most_bytes
-        )
+        try:
+            calibrate_compute(
+                spec, config, volumes, microbatch_tokens=microbatch_tokens, most_bytes=most_bytes
+            )
+        except OSError as error:
+            emit(RunEvent(type="message", level="warn", message=f"not kept: {error}"))

@@ -15,7 +15,14 @@ from pathlib import Path
 
 import psutil
 
-from headrace.storage import VolumeConfig, read_calibration, write_calibration
+from headrace.storage import (
+    UNFIT,
+    VolumeConfig,
+    check_figures,
+    read_calibration,
+    replace_file,
+    write_calibration,
+)
 
 from .rates import Rates
 
@@ -40,20 +47,22 @@ def read_rates(volumes: Sequence[VolumeConfig], *, device_name: str = "") -> Rat
         try:
             values = json.loads((volume.path / FILE_NAME).read_bytes())
             if values["hardware"] == hardware(device_name):
-                return Rates.from_dict(values["rates"])
-        except (OSError, ValueError, TypeError, KeyError):
+                rates = Rates.from_dict(values["rates"])
+                check_figures(rates)
+                return rates
+        except (OSError, *UNFIT):
             return None
     return None
 
 
 def write_rates(volumes: Sequence[VolumeConfig], rates: Rates, *, device_name: str = "") -> None:
-    """Keep the rates, in place of older ones. Volumes have figures of their own, left out here."""
+    """Keep the rates, in place of older ones. Volumes have figures of their own, left out here.
+
+    OSError leaves the older ones.
+    """
     kept = replace(rates, volumes={}, prices=None, doubts=())
     text = json.dumps({"hardware": hardware(device_name), "rates": asdict(kept)}, indent=1)
-    path = volumes[0].path / FILE_NAME
-    half = path.with_name(f"{FILE_NAME}.new")
-    half.write_text(text + "\n", encoding="utf-8")
-    half.rename(path)
+    replace_file(volumes[0].path / FILE_NAME, f"{text}\n".encode())
 
 
 def mark_drift(

@@ -21,13 +21,14 @@ from .errors import (
 from .record import DTYPE_BYTES, PAGE_BYTES, RecordSpec, TensorSpec, round_up
 
 if TYPE_CHECKING:
-    from .atomic_file import file_sha256, whole_file
+    from .atomic_file import file_sha256, replace_file, whole_file
     from .bench import DriveBench, LoadCase, busy_python
     from .calibrate import calibrate_volume
     from .cgroup import GroupMemory, cpu_quota, tightest_group
     from .config import VolumeConfig, parse_bytes
     from .device_road import measure_device_road
     from .extras import install_line
+    from .figures import UNFIT, check_figures
     from .files import refuse_same_directory
     from .filesystem import sync_directory
     from .fsck import FoundCommit, StoreReport, fall_back, find_commits
@@ -85,7 +86,10 @@ _HOMES = {
     "fit_store": "space",
     "install_line": "extras",
     "file_sha256": "atomic_file",
+    "replace_file": "atomic_file",
     "whole_file": "atomic_file",
+    "UNFIT": "figures",
+    "check_figures": "figures",
     "sync_directory": "filesystem",
     "measure_rooms": "space",
     "refuse_same_directory": "files",
@@ -148,6 +152,7 @@ __all__ = [
     "TensorSpec",
     "TensorStore",
     "Transfer",
+    "UNFIT",
     "VolumeConfig",
     "VolumeRoom",
     "VolumeStatus",
@@ -156,6 +161,7 @@ __all__ = [
     "busy_python",
     "busy_words",
     "calibrate_volume",
+    "check_figures",
     "cpu_quota",
     "drive_health",
     "fall_back",
@@ -173,6 +179,7 @@ __all__ = [
     "probe_gds",
     "probe_volume",
     "read_calibration",
+    "replace_file",
     "write_calibration",
     "round_up",
     "sync_directory",

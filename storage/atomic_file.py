@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .filesystem import sync_directory
+from .working_file import make_held
 
 
 def file_sha256(path: Path) -> str:
@@ -35,3 +36,24 @@ def whole_file(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a small file in place of `path`, whole, though others do the same at the same time.
+
+    The last one's stays. It is synced, but the directory is not: after a crash the old content may
+    be back. OSError leaves the old one.
+    """
+    half = path.with_name(f"{path.name}.new")
+    descriptor = make_held(half)  # by one at a time; what a killed one has left is written over
+    try:
+        os.ftruncate(descriptor, 0)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.fsync(descriptor)
+        half.replace(path)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .atomic_file import replace_file
 from .config import VolumeConfig
+from .figures import UNFIT, check_figures
 from .held_up import busy_words
 
 FILE_NAME = ".headrace-calibration.json"
@@ -46,10 +48,11 @@ class Calibration:
 def read_calibration(path: Path) -> Calibration | None:
     """The figures kept on the volume `path`; None when there are none that can be read."""
     try:
-        values = json.loads((path / FILE_NAME).read_bytes())
-        return Calibration(**values)
-    except (OSError, ValueError, TypeError):
+        found = Calibration(**json.loads((path / FILE_NAME).read_bytes()))
+        check_figures(found)
+    except (OSError, *UNFIT):
         return None
+    return found
 
 
 def known_rate(config: VolumeConfig) -> float | None:
@@ -67,7 +70,6 @@ def known_rate(config: VolumeConfig) -> float | None:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Keep the figures on the volume `path`, in place of older ones."""
-    half = path / f"{FILE_NAME}.new"
-    half.write_text(json.dumps(calibration.to_dict(), indent=1) + "\n")
-    half.rename(path / FILE_NAME)
+    """Keep the figures on the volume `path`, in place of older ones. OSError leaves those."""
+    text = json.dumps(calibration.to_dict(), indent=1) + "\n"
+    replace_file(path / FILE_NAME, text.encode())

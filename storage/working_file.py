@@ -24,7 +24,7 @@ def working_file(folder: Path, purpose: str, num_bytes: int) -> Iterator[Path]:
     """
     remove_leftovers(folder, purpose)
     path = folder / f"{_prefix(purpose)}{os.getpid()}-{secrets.token_hex(4)}"
-    descriptor = _make_held(path)
+    descriptor = make_held(path)
     try:
         reserve_file(path, num_bytes, exists=True)
         yield path
@@ -49,7 +49,7 @@ def _prefix(purpose: str) -> str:
     return f".headrace-{purpose}-"
 
 
-def _make_held(path: Path) -> int:
+def make_held(path: Path) -> int:
     """Make the file and hold it; again, when another process took it for a leftover in between."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

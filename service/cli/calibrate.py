@@ -79,7 +79,7 @@ def _measure_volumes(named: list[str], full: bool) -> "dict[str, Calibration]":
 
         try:
             found[text] = calibrate_volume(VolumeConfig.parse(text), full=full, report=report)
-        except (StoreError, ValueError) as error:
+        except (StoreError, ValueError, OSError) as error:
             raise CliError(str(error), code=Exit.FAILED) from error
     return found
 
@@ -99,7 +99,7 @@ def _measure_compute(
         read_model_spec,
         shape_spec,
     )
-    from headrace.storage import VolumeConfig
+    from headrace.storage import StoreError, VolumeConfig
 
     from ..child import become_like_a_worker
     from ..site import Site
@@ -120,7 +120,10 @@ def _measure_compute(
     )
     typer.echo("compute", err=True)
     volumes: list[VolumeConfig] = [VolumeConfig.parse(text) for text in named]
-    return calibrate_compute(spec, config, volumes, full=full, rated_bytes=rated)
+    try:
+        return calibrate_compute(spec, config, volumes, full=full, rated_bytes=rated)
+    except (StoreError, OSError) as error:
+        raise CliError(str(error), code=Exit.FAILED) from error
 
 
 def _show_volumes(found: "dict[str, Calibration]") -> None:

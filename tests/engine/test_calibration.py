@@ -1,6 +1,7 @@
 """What is measured of compute is kept with the hardware it holds for, and plans go by it."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from headrace.engine.rate_file import mark_drift
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, shape_key
 from headrace.engine.state_record import state_record
 from headrace.storage import (
+    Calibration,
     TensorStore,
     VolumeConfig,
     calibrate_volume,
@@ -38,6 +40,7 @@ from headrace.storage import (
 
 SPEC = shape_spec("tiny", layers=1)
 CONFIG = TrainConfig(model="m", dataset="d", batch_rows=4)
+KEY = shape_key(SPEC, CONFIG)
 
 
 def held_up(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
@@ -322,3 +325,107 @@ def test_the_first_job_measures_and_the_second_does_not(
     assert [text.split()[1] for text in measure(compute_dtype="bfloat16")] == ["this"]
     kept = json.loads((tmp_path / rate_file.FILE_NAME).read_text())["rates"]["shapes"]
     assert len(kept) == 2
+
+
+DAMAGES: dict[str, Any] = {
+    "null": None, "a text": "x", "a list": [], "a list of one": [1], "nothing in it": {},
+    "another thing": {"a": 1}, "zero": 0, "below zero": -1, "true": True, "infinite": float("inf"),
+    "no number": float("nan"), "huge": 10**400,
+}  # fmt: skip
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where something stands in a JSON value, at any depth."""
+    yield path
+    inner = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, one in inner.items() if isinstance(inner, dict) else ():
+        yield from places(one, (*path, key))
+
+
+def damaged(value: Any, path: Sequence[str | int], damage: Any) -> Any:
+    """The value with the damage at that place."""
+    if not path:
+        return damage
+    copied = value.copy()
+    copied[path[0]] = damaged(value[path[0]], path[1:], damage)
+    return copied
+
+
+@pytest.mark.parametrize("file", [rate_file.FILE_NAME, ".headrace-calibration.json"])
+def test_damaged_figures_fail_no_plan_and_are_measured_again_or_harmless(
+    tmp_path: Path, file: str
+) -> None:
+    volume = measured_in(tmp_path, drive_full=True)
+    whole = {path: path.read_text() for path in tmp_path.iterdir()}
+    path = tmp_path / file
+    values, size = json.loads(whole[path]), len(whole[path])
+    cases = [
+        json.dumps(damaged(values, place, damage))
+        for place in places(values) for damage in DAMAGES.values()
+    ]  # fmt: skip
+    cases += [whole[path][:cut] for cut in range(0, size, size // 40)]
+    cases += ["[" * 100_000, "\0" * 100]
+    for text in cases:
+        for each, content in whole.items():
+            each.write_text(content)
+        path.write_text(text)
+        rates = known_rates("cpu", [volume])
+        for shape in (rates.for_shape(KEY), rates.for_shape("another")):
+            drives = shape.drives([str(tmp_path)])
+            assert 0 < drives.seconds(1e9, 1e9) < 1e40
+            assert 0 < shape.flops(20, backward=True, kept=True)
+            assert 0 < shape.params_per_second("join")
+            assert min(shape.link(busy=True)) > 0
+            json.dumps(shape.to_dict(), allow_nan=False)
+        mark_drift([volume], KEY, "slower", device_name="", drives=True)
+
+
+def measured_in(folder: Path, *, drive_full: bool = False) -> VolumeConfig:
+    """A volume with figures of its own and of the model's layers, as if they were measured."""
+    layer = LayerRate(tokens=16, forward_flops=1e10, backward_flops=1e10, kept_forward_flops=1e10,
+                      kept_backward_flops=1e10)  # fmt: skip
+    shape = ShapeRates(
+        measured_at="2026-11-30", layers=(layer,), head_flops=1e9, work={"join": 1e8}
+    )
+    rates = replace(default_rates("cpu"), origin="measured", shapes={KEY: shape})
+    rates = replace(rates, rated_bytes={str(folder): 1e15})
+    rate_file.write_rates([VolumeConfig(path=folder)], rates)
+    write_calibration(folder, Calibration(
+        measured_at="2026-11-30", active="direct", filesystem="ext4", full=drive_full,
+        read_bytes_per_second=1e9, write_bytes_per_second=1e9, mixed_bytes_per_second=1e9,
+        first_write_bytes_per_second=1e9, written_bytes=1, seconds=1.0,
+    ))  # fmt: skip
+    return VolumeConfig(path=folder)
+
+
+def test_a_volume_that_takes_no_figures_fails_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.2)
+    monkeypatch.setattr("headrace.storage.calibrate.write_calibration", full)
+    monkeypatch.setattr(calibration, "write_rates", full)
+    events: list[RunEvent] = []
+    volumes = [VolumeConfig(path=tmp_path)]
+    measure_once(SPEC, CONFIG, volumes, microbatch_tokens=16, emit=events.append)
+    warned = [event.message for event in events if event.level == "warn"]
+    assert [text.split(":")[0] for text in warned] == ["not measured", "not kept"]
+    assert all("No space left" in text for text in warned)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shapes_that_another_process_measured_meanwhile_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = measure_shape.measure_shape
+
+    def measured_meanwhile(*arguments: Any, **options: Any) -> ShapeRates:
+        measured_in(tmp_path)
+        return timed(*arguments, **options)
+
+    monkeypatch.setattr(calibration, "measure_shape", measured_meanwhile)
+    config = replace(CONFIG, compute_dtype="bfloat16")
+    rates = calibrate_compute(SPEC, config, [VolumeConfig(path=tmp_path)])
+    assert set(rates.shapes) == {KEY, shape_key(SPEC, config)}
