@@ -52,8 +52,10 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
         os.fsync(descriptor)
         half.replace(path)
-    except BaseException:
+    except BaseException as error:
         half.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # the calls above name no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
         os.close(descriptor)

@@ -28,6 +28,7 @@ _NAMES = {
     0xFE534D42: "smb2",
     0x00C36400: "ceph",
 }
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full file system, or a spent quota
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -99,7 +100,7 @@ def reserve_file(path: Path, num_bytes: int, *, exists: bool = False) -> None:
         os.fsync(descriptor)
     except OSError as error:
         os.unlink(path)  # a failing fallocate keeps what it got
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM:
             raise NoSpace(
                 f"reserving {num_bytes} bytes for {path} failed: {error.strerror}; "
                 f"{free_bytes(path.parent)} bytes are free now. Free space or use another volume"

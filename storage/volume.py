@@ -12,7 +12,7 @@ from typing import Literal, Protocol, cast
 
 from .config import Backend, VolumeConfig
 from .errors import IoFailed, StoreError
-from .filesystem import direct_alignment, filesystem_name, free_bytes, total_bytes
+from .filesystem import NO_ROOM, direct_alignment, filesystem_name, free_bytes, total_bytes
 from .layout import MIB
 from .record import PAGE_BYTES, round_up
 
@@ -166,7 +166,8 @@ def open_file_volume(status: VolumeStatus, path: Path, read_only: bool) -> Volum
 def probe_volume(config: VolumeConfig, *, writable: bool = True) -> VolumeStatus:
     """Find out how a volume can be used, by moving bytes through a file of its own in there.
 
-    Without `writable`, decide by the file system alone. Raises StoreError when the path is
+    Without `writable`, or where the volume is full to the last page, decide by the file system
+    alone: a store that is there has its space. Raises StoreError when the path is
     missing, no directory, not writable, or when direct I/O is asked for and not to be had.
     """
     path = config.path
@@ -192,6 +193,8 @@ def probe_volume(config: VolumeConfig, *, writable: bool = True) -> VolumeStatus
     except OSError as error:
         with suppress(OSError):  # a read-only file system refuses that as well
             probe.unlink()
+        if error.errno in NO_ROOM:
+            return _judge(config, status, _refusal_by_name(status.filesystem))
         raise StoreError(
             f"volume {path} cannot be written: {error.strerror}; "
             "change its owner or mode, or use another volume"

@@ -185,6 +185,9 @@ def check_volume(volume: str) -> Check:
         fix = "name a writable directory on a local drive with --volume"
         return Check(name=f"volume {volume}", verdict="fail", found=str(error), fix=fix)
     found = f"{status.active}: {status.why}; {human_bytes(status.free_bytes)} free"
+    if not status.free_bytes:
+        fix = "it is full: only jobs whose state lies there go on; make room, or add a volume"
+        return Check(name=f"volume {volume}", verdict="warn", found=found, fix=fix)
     if status.active == "direct":
         return Check(name=f"volume {volume}", verdict="pass", found=found)
     fix = (

@@ -72,3 +72,10 @@ def test_a_start_warns_of_a_limit_beyond_the_free_drive(
         probe_volumes(Settings(data_dir=tmp_path, volumes=(f"{tmp_path}:{limit}",)))
         told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
         assert len(told) == times and all("by its limit, but" in one for one in told)
+
+
+def test_a_full_volume_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.storage.volume.free_bytes", lambda path: 0)
+    check = doctor.check_volume(str(tmp_path))
+    assert (check.verdict, "0 B free" in check.found) == ("warn", True)
+    assert "it is full" in check.fix

@@ -1,5 +1,6 @@
 """Real files: both roads move the same bytes, errors have names, the probe tells the truth."""
 
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -7,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage import IoFailed, StoreError, VolumeConfig, probe_volume
+from headrace.storage import (
+    IoFailed,
+    RecordSpec,
+    StoreError,
+    TensorSpec,
+    TensorStore,
+    VolumeConfig,
+    probe_volume,
+)
 from headrace.storage.filesystem import filesystem_name
 from headrace.storage.volume import FileVolume, page_buffer
+from store_cases import volumes_in
 
 FILE_BYTES = 1 << 20
 
@@ -119,6 +129,29 @@ def test_a_volume_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_a_volume_without_write_permission_is_named() -> None:
     with pytest.raises(StoreError, match="/proc/self cannot be written"):
         probe_volume(VolumeConfig(path=Path("/proc/self")))
+
+
+def test_a_store_on_a_volume_that_is_full_to_the_last_page_opens_and_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volumes = volumes_in(tmp_path)
+    record = RecordSpec(name="layer", tensors=(TensorSpec(name="w", dtype="float32", shape=(64,)),))
+    with TensorStore.create(volumes, [record], name="job") as store:
+        store.begin(0)
+        store.commit({"step": 0})
+    written: list[Path] = []
+
+    def full(path: Path, data: bytes) -> int:
+        written.append(path)
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with TensorStore.open(volumes, name="job") as store:
+        store.begin(1)
+        store.commit({"step": 1})
+        assert store.metadata == {"step": 1}
+    assert written and not any(path.exists() for path in written)
 
 
 def test_direct_io_that_fails_to_return_the_bytes_is_not_taken(
