@@ -12,6 +12,8 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 OTHER_WEIGHTS = ("train", "trainable", "loss")  # true or false, where others have a weight
 MESSAGE_KEYS = {"role", "content", "name", "tool_calls", "function_call", "tool_call_id", "weight",
                 *REASONING, *OTHER_WEIGHTS}  # fmt: skip
+_ROLES: Mapping[str, Role] = {role: role for role in ROLES}
+PLAIN_KEYS = {"role", "content"}  # of most messages: nothing else is looked for in them
 
 
 def read_messages(row: dict[str, Any]) -> Conversation:
@@ -43,9 +45,9 @@ def conversation(
     ignored: set[str],
 ) -> Conversation:
     """The conversation of these turns, when there is something to learn in them."""
-    if not any(message.role == "assistant" for message in messages):
-        raise Unusable("no_assistant", "no assistant turn, so there is nothing to learn")
-    if not any(message.trained for message in messages):
+    if not any([message.trained for message in messages]):
+        if not any(message.role == "assistant" for message in messages):
+            raise Unusable("no_assistant", "no assistant turn, so there is nothing to learn")
         raise Unusable("nothing_trained", "every assistant turn has weight 0")
     return Conversation(
         format=name,
@@ -57,11 +59,14 @@ def conversation(
 
 def surplus_of_messages(items: Sequence[dict[str, Any]], where: str) -> set[str]:
     """Keys of the messages that the format does not know."""
-    return {f"{where}[].{key}" for item in items for key in surplus_of_message(item, MESSAGE_KEYS)}
+    others = [item for item in items if not item.keys() <= PLAIN_KEYS]
+    return {f"{where}[].{key}" for item in others for key in surplus_of_message(item, MESSAGE_KEYS)}
 
 
 def surplus_of_message(item: Mapping[str, Any], known: set[str]) -> set[str]:
     """Keys of a message that are not known, or not in the form that they are known in."""
+    if item.keys() <= PLAIN_KEYS & known:
+        return set()
     other = {key for key in OTHER_WEIGHTS if not isinstance(item.get(key), bool)}
     return surplus(item, known - other)
 
@@ -71,32 +76,41 @@ def read_message(item: Any, where: str) -> Message:
     if not isinstance(item, dict):
         raise Unusable("bad_message", f"{where} is {kind(item)}; wanted an object")
     role = _role(item, where)
+    if item.keys() <= PLAIN_KEYS:
+        content = _content(item.get("content"), where, may_be_null=False)
+        return Message(role=role, content=content, trained=_is_trained(role, 1, content, where))
     calls = read_calls(item, role, where)
     reasoning = _reasoning(item, role, where)
     may_be_null = bool(calls or reasoning)
     content = _content(item.get("content"), where, may_be_null=may_be_null)
     weight = _weight(item, role, where)
-    trained = role == "assistant" and weight == 1
-    if trained and not may_be_null and not (content and content.strip()):
-        raise Unusable("empty_assistant", f"{where}: the assistant says nothing; give it weight 0")
     return Message(
         role=role,
         reasoning=reasoning,
         content=content,
-        trained=trained,
+        trained=_is_trained(role, weight, content, where, may_be_null=may_be_null),
         name=_text_or_none(item, "name", where),
         tool_calls=calls,
         tool_call_id=_text_or_none(item, "tool_call_id", where),
     )
 
 
+def _is_trained(
+    role: str, weight: int, content: str | None, where: str, *, may_be_null: bool = False
+) -> bool:
+    """Whether the loss counts the turn; then it has to say something."""
+    trained = role == "assistant" and weight == 1
+    if trained and not may_be_null and not (content and content.strip()):
+        raise Unusable("empty_assistant", f"{where}: the assistant says nothing; give it weight 0")
+    return trained
+
+
 def _role(item: dict[str, Any], where: str) -> Role:
     said = item.get("role")
     if said == "function":  # a tool's answer, before there were tools
         return "tool"
-    for role in ROLES:
-        if said == role:
-            return role
+    if isinstance(said, str) and said in _ROLES:
+        return _ROLES[said]
     raise Unusable("unknown_role", f"{where} has role {said!r}; wanted {', '.join(ROLES)}")
 
 

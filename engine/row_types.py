@@ -51,6 +51,8 @@ class Message:
     def to_dict(self) -> dict[str, Any]:
         """The message as chat templates expect it; keys without a value are left out."""
         values: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning is self.name is self.tool_call_id is None and not self.tool_calls:
+            return values  # as of most
         optional = {"name": self.name, "tool_call_id": self.tool_call_id}
         optional |= dict.fromkeys(("reasoning_content", "thinking"), self.reasoning)
         values |= {key: value for key, value in optional.items() if value is not None}
@@ -118,6 +120,8 @@ def kind(value: Any) -> str:
 
 def surplus(row: Mapping[str, Any], known: set[str]) -> set[str]:
     """Keys with a value that the row's format does not know."""
+    if row.keys() <= known:
+        return set()
     return {key for key, value in row.items() if value is not None} - known
 
 
