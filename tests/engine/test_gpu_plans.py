@@ -22,4 +22,4 @@ def test_every_run_of_the_gpu_tests_has_a_plan() -> None:
     words = done.stdout.splitlines()[-1]
     assert done.returncode == 0, done.stdout[-4000:]
     num_passed = int(words.split(" passed")[0].split()[-1])
-    assert num_passed > 100, done.stdout[-4000:]
+    assert num_passed >= 150, done.stdout[-4000:]  # the others' work is kernels alone
