@@ -22,9 +22,11 @@ def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> 
     `row_tokens` is what attention may hold scores or a mask of at once; 0: of none. In elements of
     the compute dtype: inputs of the two norms and of their scaling, of the projections, queries,
     keys, values and attention output (by document, and joined), and four intermediates; the norms'
-    fp32 copies come on top in bf16 compute. A compiled layer recomputes what is cheap: of it there
-    are the inputs of norms and products, queries, keys, values, what attention makes of them, and
-    three intermediates. Layers with experts are not compiled whole and save what others do.
+    fp32 copies come on top in bf16 compute. A plain Llama's layer has keys and values once, one
+    fp32 copy, and without packing one attention output. A compiled layer recomputes what is cheap:
+    of it there are the inputs of norms and products, queries, keys, values, what attention makes
+    of them, and three intermediates. Layers with experts are not compiled whole and save what
+    others do.
     """
     query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     width = DTYPE_BYTES[config.compute_dtype]
@@ -36,6 +38,9 @@ def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> 
         return saved * width + compiled_norm_bytes(spec, width) + attention
     elements = 6 * spec.hidden_size + 3 * query + 4 * key_value + 4 * spec.intermediate_size
     fp32_norms = 0 if width == 4 else 2 * spec.hidden_size * 4
+    if _is_plain(spec):
+        elements -= 2 * key_value + (query if config.packing == "off" else 0)
+        fp32_norms //= 2
     return elements * width + fp32_norms + norm_bytes(spec) + attention
 
 
@@ -129,6 +134,12 @@ def adapter_bytes(spec: ModelSpec, width: int) -> int:
         narrow = sum(up.full_shape[1] * passed_share(spec, up.name) for up in ups)
         widths.append(max(up.full_shape[0] for up in ups) + ceil(narrow))
     return width * max(widths, default=0)
+
+
+def _is_plain(spec: ModelSpec) -> bool:
+    """Whether a layer is Llama's: two norms, projections apart, no experts, scores unbounded."""
+    joined = "self_attn.qkv_proj.weight" in _tensors(spec)
+    return not (norm_widths(spec) or joined or spec.experts or spec.attention_softcap)
 
 
 def _window_masks(spec: ModelSpec, row_tokens: int) -> bool:

@@ -222,7 +222,7 @@ def test_layer_inputs_go_to_nvme_only_when_they_must(host_mib: int, waits: list[
         "batch_rows": 16,
         "state_tier": "device",
         "clip_mode": "none",
-        "device_bytes": 4050 * MIB,
+        "device_bytes": 4090 * MIB,
         "host_bytes": host_mib * MIB,
     }
     plan = make_plan(SPEC, _config(**settings), longest_row_tokens=2048, box=BOX)

@@ -18,6 +18,7 @@ from tiny_families import CASES, SHARED
 
 ROWS, TOKENS = 2, 48
 CONFIG = TrainConfig(model="m", dataset="d")
+PLAIN = ("llama", "mistral", "qwen2")  # counted to the byte, but for the mask of a window
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -29,9 +30,10 @@ def test_a_graph_holds_no_more_than_is_counted_and_not_far_less(
     config_class = CONFIG_MAPPING[case.split("-")[0]]
     spec = spec_from_config(config_class(**SHARED, **CASES[case]).to_dict())
     held = held_bytes(spec, getattr(torch, dtype), packed=packed)
-    settings = replace(CONFIG, compute_dtype=dtype)  # type: ignore[arg-type]
-    counted = ROWS * TOKENS * saved_token_bytes(spec, settings, TOKENS)
-    assert 0.7 * counted < held <= counted
+    chosen: dict[str, Any] = {"compute_dtype": dtype, "packing": "on" if packed else "off"}
+    counted = ROWS * TOKENS * saved_token_bytes(spec, replace(CONFIG, **chosen), TOKENS)
+    least = 0.97 if case.startswith(PLAIN) else 0.75
+    assert least * counted < held <= counted
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
