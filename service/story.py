@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from .events import Item
+from .feed import Item
 from .jobs import EventRecord
 from .shapes import event_object
 
@@ -25,11 +25,14 @@ class Encoder:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, bytes] = OrderedDict()
+        self._telemetry: tuple[dict[str, Any], bytes] | None = None  # the last, and in that form
 
     def __call__(self, item: Item) -> bytes:
         """An event of the job with its number, or telemetry (`tier`) without one."""
         if not isinstance(item, EventRecord):
-            return encode("tier", {"data": item})
+            if self._telemetry is None or self._telemetry[0] is not item:
+                self._telemetry = (item, encode("tier", {"data": item}))
+            return self._telemetry[1]
         found = self._known.get(item.id)
         if found is None:
             found = self._known[item.id] = encode(name_of(item), event_object(item), item.seq)

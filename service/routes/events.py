@@ -1,6 +1,7 @@
 """/v1/fine_tuning/jobs/{id}/events: the pages of the past, and the live streams of job and box."""
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -93,12 +94,12 @@ async def stream(
 
     Resumes after the header `Last-Event-ID`, or the query's `last_event_id` (0: from the start).
     204 when the job is over and the client has seen it all. With `metrics_per_second`, step reports
-    that come faster are left out; the newest always comes.
+    that come faster are left out; the newest always comes. Who watches alone is told at once. Many
+    together are told in turn, each of all that has come meanwhile: two hundred of them every half a
+    second, less often where the box is busy, and of a change of the job's status without delay.
     """
-    job = await daemon.journal.call(require_job, daemon, job_id)
-    newest = await daemon.journal.call(daemon.journal.last_event_seq, job_id)
     seen = _read_seq(last_event_id) if last_event_id else after_seq
-    if job.is_terminal and seen == newest:
+    if await daemon.hub.reader.ask(_has_seen_all, daemon, job_id, seen):
         return Response(status_code=204)
     story = _tell(daemon, job_id, seen, _encoder(request), Thinner(metrics_per_second))
     return Stream(story, ping=PING_SECONDS, send_timeout=SEND_TIMEOUT_SECONDS)
@@ -119,22 +120,45 @@ async def stream_status(request: Request) -> Response:
 async def _tell(
     daemon: Daemon, job_id: str, seen: int | None, encoder: Encoder, thinner: Thinner
 ) -> AsyncIterator[bytes]:
-    journal = daemon.journal
+    ask = daemon.hub.reader.ask
     with daemon.hub.view(job_id) as viewer:
-        newest = await journal.call(journal.last_event_seq, job_id)
-        shortened = await journal.call(journal.shortened_seq, job_id)
-        if seen is not None and (seen > newest or 0 < seen < shortened):
-            yield encode("reset", await journal.call(_job_object, daemon, job_id), newest)
-            seen = newest
-        seen = newest if seen is None else seen
-        job = await journal.call(require_job, daemon, job_id)
-        yield encode("snapshot", job_object(job), seen)
-        if not (job.is_terminal and seen == newest):
-            async for items in follow(journal, viewer, seen):
+        start = await ask(_start, daemon, job_id, seen)
+        if start.is_reset:
+            yield encode("reset", start.job, start.seq)
+        yield encode("snapshot", start.job, start.seq)
+        if not start.is_end:
+            async for items in follow(daemon.journal, viewer, start.seq):
                 told = b"".join(encoder(one) for item in items for one in thinner.take(item))
                 if told:
                     yield told
-        yield encode("done", await journal.call(_job_object, daemon, job_id))
+        yield encode("done", await ask(_job_object, daemon, job_id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Where a stream begins: the job, the number of the event after which it goes on."""
+
+    job: dict[str, Any]
+    seq: int
+    is_reset: bool
+    is_end: bool
+
+
+def _start(daemon: Daemon, job_id: str, seen: int | None) -> _Start:
+    """Blocks. Events that come while it looks are above `seq`, whatever the job shows by then."""
+    journal = daemon.journal
+    newest, shortened = journal.last_event_seq(job_id), journal.shortened_seq(job_id)
+    is_reset = seen is not None and (seen > newest or 0 < seen < shortened)
+    seq = newest if seen is None or is_reset else seen
+    job = require_job(daemon, job_id)
+    is_end = job.is_terminal and seq == journal.last_event_seq(job_id)
+    return _Start(job=job_object(job), seq=seq, is_reset=is_reset, is_end=is_end)
+
+
+def _has_seen_all(daemon: Daemon, job_id: str, seen: int | None) -> bool:
+    """Blocks. Whether there is nothing left to tell of the job; ApiError where there is none."""
+    job = require_job(daemon, job_id)
+    return job.is_terminal and seen == daemon.journal.last_event_seq(job_id)
 
 
 async def _tell_status(feed: StatusFeed) -> AsyncIterator[bytes]:

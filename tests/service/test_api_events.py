@@ -1,4 +1,5 @@
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -206,6 +207,32 @@ def test_a_viewer_that_leaves_is_forgotten(
             break
         threading.Event().wait(0.05)
     assert daemon.hub.num_viewers == 0
+
+
+def test_a_viewer_that_does_not_read_is_dropped_and_the_others_are_told_all(
+    client: httpx2.Client, daemon: FakeDaemon, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.service.routes.events.SEND_TIMEOUT_SECONDS", 0.5)
+    host, port = client.base_url.host, client.base_url.port
+    assert port
+    request = f"GET /v1/fine_tuning/jobs/{job.id}/events/stream HTTP/1.1\r\nhost: {host}\r\n\r\n"
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect((host, port))
+        deaf.sendall(request.encode())
+        events = stream(client, job)
+        next(events)
+        while daemon.hub.num_viewers < 2:
+            threading.Event().wait(0.01)
+        say(daemon, job, 200, message="x" * 100_000)
+        told = [next(events) for _ in range(200)]
+        for _ in range(400):
+            if daemon.hub.num_viewers == 1:
+                break
+            threading.Event().wait(0.05)
+        assert daemon.hub.num_viewers == 1
+    daemon.journal.move(job.id, "cancelled")
+    assert numbers([*told, *events]) == list(range(2, 203))
 
 
 def test_a_hundred_viewers_see_the_same_story(

@@ -1,14 +1,15 @@
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes_daemon import some_job
-from headrace.service.events import QUEUE_EVENTS, WOKEN_AT_ONCE, Hub, Item, follow
+from headrace.service.events import Hub, follow
+from headrace.service.feed import RECENT_EVENTS, TOLD_TOGETHER, Item
 from headrace.service.jobs import EventRecord, JobRecord
 from headrace.service.journal import Journal
 
@@ -67,7 +68,7 @@ def test_replay_and_live_meet_without_gap_or_double(
 def test_a_viewer_that_falls_behind_misses_nothing(
     journal: Journal, hub: Hub, job: JobRecord
 ) -> None:
-    count = 2 * QUEUE_EVENTS
+    count = RECENT_EVENTS + TOLD_TOGETHER
 
     async def watch_slowly() -> list[Item]:
         seen: list[Item] = []
@@ -75,13 +76,152 @@ def test_a_viewer_that_falls_behind_misses_nothing(
             stream = follow(journal, viewer, 0)
             seen += await anext(stream)
             await asyncio.to_thread(say, journal, job, count)
-            await asyncio.sleep(0)
-            assert viewer.fell_behind and len(viewer.queue) <= QUEUE_EVENTS
             await asyncio.to_thread(journal.move, job.id, "cancelled")
             seen += [item async for items in stream for item in items]
         return seen
 
     assert seqs(asyncio.run(watch_slowly())) == list(range(1, count + 3))
+
+
+class Reads:
+    """Counts how often events are read of the journal."""
+
+    def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.after: list[int] = []
+        real = journal.events_since
+
+        def events_since(job_id: str, after_seq: int, *, limit: int = 500) -> list[EventRecord]:
+            self.after.append(after_seq)
+            return real(job_id, after_seq, limit=limit)
+
+        monkeypatch.setattr(journal, "events_since", events_since)
+
+
+async def watch_together(
+    journal: Journal, hub: Hub, job: JobRecord, *, after: list[int], act: Callable[[], None]
+) -> tuple[list[list[int]], int]:
+    """What each of many viewers sees, and in how many pieces all together are told."""
+    pieces = 0
+
+    async def look(place: int, told: list[int]) -> None:
+        nonlocal pieces
+        with hub.view(job.id) as viewer:
+            async for items in follow(journal, viewer, place):
+                told += seqs(items)
+                pieces += 1
+
+    told: list[list[int]] = [[] for _ in after]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for place, mine in zip(after, told, strict=True):
+            group.create_task(look(place, mine))
+        group.create_task(asyncio.to_thread(act))
+    return told, pieces
+
+
+def test_many_viewers_who_missed_the_same_read_the_journal_once(
+    journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 3 * TOLD_TOGETHER
+    say(journal, job, count)
+    reads = Reads(journal, monkeypatch)
+
+    def end() -> None:
+        while len(set(reads.after)) < 3:  # pages that all of them want
+            time.sleep(0.01)
+        journal.move(job.id, "cancelled")
+
+    watching = watch_together(journal, hub, job, after=[0] * 100, act=end)
+    told, _ = asyncio.run(watching)
+    assert told == [list(range(1, count + 3))] * 100
+    assert len(reads.after) == len(set(reads.after)) <= 4
+
+
+def test_viewers_leave_the_journal_alone_once_they_have_what_they_missed(
+    journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast events come while a viewer reads: a read that finds something is not a reason
+    to read again. Viewers that did kept each other behind for as long as the job ran."""
+    real, lock = journal.events_since, threading.Lock()
+    reads = 0
+
+    def overtaken(job_id: str, after_seq: int, *, limit: int = 500) -> list[EventRecord]:
+        nonlocal reads
+        with lock:
+            reads += 1
+        say(journal, job, 1)  # comes while the journal is read
+        found = real(job_id, after_seq, limit=limit)
+        say(journal, job, 1)
+        if reads >= 50:
+            journal.move(job.id, "cancelled")
+        return found
+
+    monkeypatch.setattr(journal, "events_since", overtaken)
+
+    def end() -> None:
+        time.sleep(0.5)
+        if reads < 50:
+            journal.move(job.id, "cancelled")
+
+    told, _ = asyncio.run(watch_together(journal, hub, job, after=[0] * 20, act=end))
+    assert reads <= 2
+    assert told == [list(range(1, 2 * reads + 3))] * 20
+
+
+def test_a_burst_is_told_in_few_pieces(journal: Journal, hub: Hub, job: JobRecord) -> None:
+    num_viewers, num_events = 100, 200
+
+    def act() -> None:
+        while hub.num_viewers < num_viewers:
+            time.sleep(0.01)
+        say(journal, job, num_events)
+        journal.move(job.id, "cancelled")
+
+    watching = watch_together(journal, hub, job, after=[1] * num_viewers, act=act)
+    told, pieces = asyncio.run(watching)
+    assert told == [list(range(2, num_events + 3))] * num_viewers
+    assert pieces <= num_viewers * num_events / 10
+
+
+def test_the_end_of_a_job_is_told_at_once_however_long_viewers_rest(
+    journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.service.turns.LONGEST_REST", 1e9)
+    monkeypatch.setattr("headrace.service.turns.MAX_REST_SECONDS", 30.0)
+
+    def act() -> None:
+        while hub.num_viewers < 100:
+            time.sleep(0.01)
+        say(journal, job, 1)
+        time.sleep(0.2)  # a few were told of it, and now all rest
+        journal.move(job.id, "cancelled")
+
+    told, pieces = asyncio.run(watch_together(journal, hub, job, after=[1] * 100, act=act))
+    assert told == [[2, 3]] * 100
+    assert pieces < 150  # most were told both together
+
+
+def test_a_step_done_again_is_not_told_from_what_was_read_before(
+    journal: Journal, hub: Hub, job: JobRecord
+) -> None:
+    def step(number: int) -> None:
+        journal.add_event(job.id, type="metrics", level="info", message="a step", step=number)
+
+    for number in range(1, TOLD_TOGETHER + 1):
+        step(number)
+
+    async def replay() -> list[int]:
+        with hub.view(job.id) as viewer:
+            return seqs(await anext(follow(journal, viewer, 0)))
+
+    async def come_in_turn() -> list[list[int]]:
+        with hub.view(job.id):  # who stays, so that what was read is kept
+            before = [await replay(), await replay()]
+            await asyncio.to_thread(step, 7)
+            return [*before, await replay()]
+
+    first, same, anew = asyncio.run(come_in_turn())
+    assert first == same == list(range(1, TOLD_TOGETHER + 1))
+    assert anew == [seq for seq in range(1, TOLD_TOGETHER + 2) if seq != 8]
 
 
 def test_a_viewer_sees_its_own_job_only(journal: Journal, hub: Hub, job: JobRecord) -> None:
@@ -102,35 +242,9 @@ def test_telemetry_shows_the_newest_only(journal: Journal, hub: Hub, job: JobRec
             for step in range(100):
                 hub.publish_telemetry(job.id, {"step": step})
             await asyncio.sleep(0)
-            return (await anext(follow(journal, viewer, 1)))[0]
+            return (await anext(follow(journal, viewer, 1)))[-1]
 
     assert asyncio.run(look()) == {"step": 99}
-
-
-def test_however_fast_events_come_few_viewers_are_woken_in_a_round(hub: Hub) -> None:
-    """Other requests have their turn in between: events that come while viewers are being woken
-    wait for their turn with them and do not begin a wave of their own."""
-
-    async def wake() -> list[int]:
-        with ExitStack() as stack:
-            viewers = [stack.enter_context(hub.view("job")) for _ in range(20 * WOKEN_AT_ONCE)]
-            rounds, turns = list[int](), Counter[int]()
-            for number in range(10 * len(viewers)):
-                if number < 10:
-                    hub.publish_telemetry("job", {"number": number})
-                await asyncio.sleep(0)  # a round of the loop
-                ready = [i for i, viewer in enumerate(viewers) if viewer.ready.is_set()]
-                rounds.append(len(ready))
-                turns.update(ready)
-                for i in ready:
-                    viewers[i].ready.clear()
-            assert all(viewer.telemetry == {"number": 9} for viewer in viewers)
-        # Who was woken while events came may come once more; the others had one turn for all.
-        assert set(turns) == set(range(len(viewers)))
-        assert turns.total() <= len(viewers) + 10 * WOKEN_AT_ONCE
-        return rounds
-
-    assert max(asyncio.run(wake())) <= WOKEN_AT_ONCE
 
 
 def test_viewers_that_left_are_forgotten(hub: Hub) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.service.events import Item
+from headrace.service.feed import Item
 from headrace.service.jobs import EventRecord
 from headrace.service.story import REMEMBERED, Encoder, Thinner, encode
 
