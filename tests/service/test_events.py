@@ -12,6 +12,7 @@ from headrace.service.events import Hub, follow
 from headrace.service.feed import RECENT_EVENTS, TOLD_TOGETHER, Item
 from headrace.service.jobs import EventRecord, JobRecord
 from headrace.service.journal import Journal
+from headrace.service.turns import Turns
 
 
 @pytest.fixture
@@ -167,37 +168,57 @@ def test_viewers_leave_the_journal_alone_once_they_have_what_they_missed(
     assert told == [list(range(1, 2 * reads + 3))] * 20
 
 
-def test_a_burst_is_told_in_few_pieces(journal: Journal, hub: Hub, job: JobRecord) -> None:
-    num_viewers, num_events = 100, 200
-
-    def act() -> None:
-        while hub.num_viewers < num_viewers:
-            time.sleep(0.01)
-        say(journal, job, num_events)
-        journal.move(job.id, "cancelled")
-
-    watching = watch_together(journal, hub, job, after=[1] * num_viewers, act=act)
-    told, pieces = asyncio.run(watching)
-    assert told == [list(range(2, num_events + 3))] * num_viewers
-    assert pieces <= num_viewers * num_events / 10
-
-
-def test_the_end_of_a_job_is_told_at_once_however_long_viewers_rest(
+def test_a_burst_is_told_in_few_pieces(
     journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.service.turns.LONGEST_REST", 1e9)
-    monkeypatch.setattr("headrace.service.turns.MAX_REST_SECONDS", 30.0)
+    """An event in every round of the loop, whose rounds are no longer than its telling takes."""
+    num_viewers, num_events = 100, 200
+    heard: list[EventRecord] = []
+    hub.add_listener(heard.append)
+    say(journal, job, num_events)
+    journal.move(job.id, "cancelled")
+    monkeypatch.setattr(journal, "last_event_seq", lambda job_id: 1)  # what comes is not there yet
+    monkeypatch.setattr(journal, "events_since", lambda *_, **__: [])
 
-    def act() -> None:
-        while hub.num_viewers < 100:
-            time.sleep(0.01)
-        say(journal, job, 1)
-        time.sleep(0.2)  # a few were told of it, and now all rest
-        journal.move(job.id, "cancelled")
+    async def burst() -> tuple[list[list[int]], int]:
+        watching = asyncio.create_task(
+            watch_together(journal, hub, job, after=[1] * num_viewers, act=lambda: None)
+        )
+        while hub.num_viewers < num_viewers:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        for event in list(heard):
+            hub.publish(event)
+            await asyncio.sleep(0)
+        return await watching
 
-    told, pieces = asyncio.run(watch_together(journal, hub, job, after=[1] * 100, act=act))
-    assert told == [[2, 3]] * 100
-    assert pieces < 150  # most were told both together
+    told, pieces = asyncio.run(burst())
+    assert told == [list(range(2, num_events + 3))] * num_viewers
+    assert pieces <= 4 * num_viewers
+
+
+def test_only_a_change_of_status_is_told_without_rests(
+    journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried: list[int] = []
+    real = Turns.hurry
+
+    def hurry(turns: Turns) -> None:
+        hurried.append(journal.last_event_seq(job.id))
+        real(turns)
+
+    monkeypatch.setattr(Turns, "hurry", hurry)
+
+    async def act() -> None:
+        with hub.view(job.id):
+            await asyncio.to_thread(say, journal, job, 3)
+            hub.publish_telemetry(job.id, {"step": 1})
+            await asyncio.sleep(0)
+            await asyncio.to_thread(journal.move, job.id, "cancelled")
+            await asyncio.sleep(0)
+
+    asyncio.run(act())
+    assert hurried == [5]
 
 
 def test_a_step_done_again_is_not_told_from_what_was_read_before(
