@@ -15,9 +15,9 @@ from .head import LossSums, head_backward, targets_of
 from .heap import trim_heap
 from .layer import LayerModule, Weights, param_views
 from .layer_graph import Grads, LayerGraph, backward, forward_graph
-from .measure_box import round_clock
+from .measure_box import LAYER_PARTS, round_clock
 from .measure_memory import MeasuringSizes, layer_records
-from .measure_work import measure_work
+from .measure_work import least_update, measure_work
 from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
 from .stopwatch import Stopwatch, now
@@ -28,6 +28,7 @@ _LONG_SECONDS = 1.0
 _ROW_TOKENS = 1024
 _HEAD_TOKENS = {"cpu": 128, "cuda": 2048}  # a processor takes more where they are quickly done
 _HEAD_OPERATIONS = 4e10
+_VISITS = 5
 
 
 def measure_shape(
@@ -45,11 +46,13 @@ def measure_shape(
     """
     clock = round_clock(config.device, full=full)
     room = MeasuringSizes(spec, config, most_bytes)
-    layers, head_flops = _time_passes(spec, config, clock, room, most_tokens)
+    long = round_clock(config.device, full=full, parts=LAYER_PARTS[config.device])
+    layers, head_flops, visit_seconds = _time_passes(spec, config, long, room, most_tokens)
     return ShapeRates(
         measured_at=now(),
         layers=layers,
         head_flops=head_flops,
+        visit_seconds=visit_seconds,
         work=measure_work(spec, config, clock, room),
     )
 
@@ -60,8 +63,9 @@ def _time_passes(
     clock: Stopwatch,
     room: MeasuringSizes,
     most_tokens: int | None,
-) -> tuple[tuple[LayerRate, ...], float]:
-    """Layers at several sizes of a microbatch, then the head; what that took is free again."""
+) -> tuple[tuple[LayerRate, ...], float, float]:
+    """Layers at several sizes of a microbatch, the head, and what a visit takes beside them; what
+    that took is free again."""
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     module = LayerModule(spec, device=clock.device, dtype=dtype, compile=config.compile)
     least, head_tokens = TOKENS[config.device][0], _head_tokens(spec, config, most_tokens)
@@ -79,7 +83,8 @@ def _time_passes(
         if seconds > _LONG_SECONDS:
             break
     head = _time_head(spec, config, module, surroundings, clock, dtype, head_tokens)
-    return tuple(layers), head
+    visit = 0.0 if config.device == "cuda" else _time_visit(spec, module, surroundings, dtype)
+    return tuple(layers), head, visit
 
 
 def _time_layer(
@@ -198,6 +203,22 @@ class _Surroundings:
             start += value.numel()
         self._grads = {}
         self._state += 1.0
+
+
+def _time_visit(
+    spec: ModelSpec, module: LayerModule, surroundings: _Surroundings, dtype: torch.dtype
+) -> float:
+    """Seconds of the smallest update right behind a layer, which has filled the caches."""
+    hidden = torch.randn(1, TOKENS["cpu"][0], spec.hidden_size, dtype=dtype)
+    positions = module.positions(hidden.shape[1], torch.tensor([hidden.shape[1]]), packed=False)
+    layout, weights = spec.of_kind("layer")[0], surroundings.next_weights()
+
+    def between() -> None:
+        surroundings.keep(module.forward_only(layout, weights, hidden, positions))
+        surroundings.between()
+
+    clock = Stopwatch(torch.device("cpu"), 0.0, least=_VISITS)
+    return clock.seconds(least_update(), between=between)
 
 
 def _random_weights(

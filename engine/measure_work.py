@@ -14,9 +14,10 @@ from .measure_memory import MeasuringSizes
 from .model import ModelSpec
 from .optimizer import adamw_update
 from .rates import Work
-from .state import clear_state, read_weights, state_record, state_views
+from .state import StateViews, clear_state, read_weights, state_record, state_views
 from .stopwatch import Stopwatch
 
+_LEAST = 256  # elements
 SCALARS = AdamScalars(
     beta1=0.9, one_minus_beta1=0.1, beta2=0.999, one_minus_beta2=0.001,
     eps=1e-8, decay=1.0, step_size=1e-5, root_scale=1.0,
@@ -58,6 +59,18 @@ def measure_work(
         "update": lambda i: adamw_update(states[i], grads[i], factor, SCALARS),
     }
     return {work: count / clock.seconds(turns(call)) for work, call in works.items()}
+
+
+def least_update() -> Callable[[], None]:
+    """What updates a state of next to no elements: the calls that a visit makes beside its bytes.
+
+    Some twenty microseconds on a processor when it is done again at once, and ten times as long
+    when other work has filled the caches in between.
+    """
+    kept, zeros = torch.zeros(_LEAST, dtype=torch.bfloat16), torch.zeros(_LEAST)
+    state = StateViews(kept, torch.zeros(_LEAST, dtype=torch.int16), zeros, zeros.clone())
+    grad, factor = zeros.clone(), torch.ones(())
+    return lambda: adamw_update(state, grad, factor, SCALARS)
 
 
 def _target(sums: Sequence[torch.Tensor], grads: Sequence[torch.Tensor], i: int) -> torch.Tensor:

@@ -43,6 +43,7 @@ def middle_shape(rounds: Sequence[ShapeRates], *, best: bool = False) -> ShapeRa
         rounds[-1],
         layers=tuple(_layer([known[tokens] for known in sizes], one_of) for tokens in common),
         head_flops=one_of([one.head_flops for one in rounds]),
+        visit_seconds=(min if best else median)([one.visit_seconds for one in rounds]),
         work=_works((one.work for one in rounds), one_of),
     )
 

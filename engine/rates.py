@@ -82,6 +82,8 @@ class ShapeRates:
     """What was measured for the layers and the head of one shape, dtype and way to compile.
 
     `work`: of all but what the processor does, parameters a second on records of that size.
+    `visit_seconds`: what a visit takes beside them on a processor, whose caches other layers have
+    filled meanwhile.
     `held_up`: the share of the time that other work held the process up while it measured. `drift`:
     what a run since has found of these figures, in words.
     """
@@ -90,6 +92,7 @@ class ShapeRates:
     layers: tuple[LayerRate, ...]
     head_flops: float
     work: Mapping[Work, float] = field(default_factory=dict)
+    visit_seconds: float = 0.0
     held_up: float = 0.0
     drift: str = ""
 
@@ -167,6 +170,7 @@ class Rates:
             layers=chosen.layers,
             head_flops=chosen.head_flops,
             work={**self.work, **chosen.work},
+            visit_seconds=self.visit_seconds + chosen.visit_seconds,
             doubts=(*self.doubts, *self._doubts(found)) if found else (),
         )
 

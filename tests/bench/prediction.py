@@ -1,10 +1,11 @@
 """Does a step take what the plan says, and is `auto` the best? Plans by measured rates, held to it.
 
-Compute is measured when a case begins, and on a CPU also between the steps of each run: what is
-planned by rates of before is held to the steps, and so is the same plan at the speed that the box
-had meanwhile, which leaves the model's own error. A probe tells when the box has become faster or
-slower: a run on an unsteady box is made again while there is time. A run that fails is told, and
-the others go on.
+Compute is measured when a case begins, and on a CPU also behind the steps of each run: what is
+planned by rates of before is held to the steps, and so is the same plan at the mean of both speeds,
+which leaves the model's own error. The next run is planned by the last few rounds of measuring, so
+that no figure is old; a run on an unsteady box is made again while there is time. A run that fails
+is told, and the others go on; so is one that the plan refuses. The result is written after every
+run, and taken up where it is there already, so that it can be made in several parts.
 """
 
 import argparse
@@ -14,11 +15,12 @@ import platform
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter, process_time
@@ -26,13 +28,25 @@ from typing import Any
 
 import torch
 
-from bench.prediction_cases import CASES, MB, Case, configure, contenders, with_budgets
-from headrace.engine import STRATEGIES, bench_step, calibrate_compute, usable_cores
+from bench.prediction_cases import CASES, MB, MIB, Case, configure, contenders, with_budgets
+from bench.watch import memory, reset_peak
+from headrace.engine import (
+    STRATEGIES,
+    CannotFit,
+    StrategyConflict,
+    TrainConfig,
+    bench_step,
+    calibrate_compute,
+    usable_cores,
+)
 from headrace.engine.cost import step_cost
+from headrace.engine.heap import trim_heap
+from headrace.engine.homes import Way
 from headrace.engine.measure_shape import measure_shape
 from headrace.engine.middle import middle_shape
 from headrace.engine.plan import Plan
-from headrace.engine.rates import Rates, ShapeRates
+from headrace.engine.rate_file import read_rates, write_rates
+from headrace.engine.rates import LayerRate, Rates, ShapeRates, shape_key
 from headrace.engine.step_cost import StepModel
 from headrace.engine.step_load import StepLoad
 from headrace.service.child import become_like_a_worker
@@ -40,8 +54,10 @@ from headrace.storage import HeldUp, VolumeConfig, calibrate_volume
 
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
-STEADY, SPREAD = 0.06, 0.25  # of the probe between two looks; of the steps of a run
-MOVED = {"cpu": 0.15, "cuda": 0.03}  # of the probe: from here on compute is measured again
+SLACK_BYTES = 100 * MIB  # above the plan, of resident memory on a CPU
+STEADY, SPREAD = 0.06, 0.25  # of the planned step, before and behind it; of the steps of a run
+MOVED = 0.03  # of the probe, on a GPU: from here on compute is measured again
+ROUNDS_AFTER, ROUNDS_COUNTED = 2, 4  # of measuring behind the steps, on a CPU; for the next plan
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
 TRIES = 3
 FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # on a CPU with auto's own budgets
@@ -82,8 +98,10 @@ class Bench:
         self._device = device
         self._scratch = scratch
         self._steps = steps
+        self._base = memory()["VmRSS"]  # after the imports
         self._probe = Probe(device)
         self._calibrated: dict[str, float] = {}  # by case: the probe when compute was measured
+        self._rounds: dict[str, list[ShapeRates]] = {}  # by case: the last ones, on a CPU
         self._held_up: dict[str, float] = {}  # by case: by other work, meanwhile
 
     def volume(self, case: Case) -> VolumeConfig:
@@ -101,11 +119,15 @@ class Bench:
         return contenders(case, self._device, self.volume(case))
 
     def run(self, case: Case, strategy: str) -> Row:
-        """Plan and time one run; with `failed` when it could not be."""
-        row: Row = {"case": case.name, "strategy": strategy}
+        """Plan and time one run; with `refused` where the plan has no such run, with `failed` when
+        it could not be made."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        row: Row = {"case": case.name, "strategy": strategy, "at": now}
         started = monotonic()
         try:
             row |= self._measure(case, strategy)
+        except (CannotFit, StrategyConflict) as error:
+            row["refused"] = str(error)
         except Exception as error:  # whatever it is, the other runs are wanted too
             traceback.print_exc()
             row["failed"] = f"{type(error).__name__}: {error}"
@@ -117,14 +139,16 @@ class Bench:
     def _calibrate(self, case: Case, probed: float) -> float:
         """The probe at the last calibration, which is now when the box has changed since."""
         before = self._calibrated.get(case.name)
-        if before is None or abs(probed / before - 1) > MOVED[self._device]:
-            tokens = case.rows * case.tokens // case.microbatches
+        moves = self._device == "cuda" and before and abs(probed / before - 1) > MOVED
+        if before is None or moves:
             config = configure(case, "auto", self._device)
             volume = self.volume(case)
-            found = calibrate_compute(case.spec, config, [volume], microbatch_tokens=tokens)
+            found = calibrate_compute(
+                case.spec, config, [volume], microbatch_tokens=most_tokens(case)
+            )
             self._held_up[case.name] = found.held_up
-            probed = (probed + self._probe.seconds()) / 2
-            self._calibrated[case.name] = probed
+            self._rounds[case.name] = [found.shapes[shape_key(case.spec, config)]]
+            self._calibrated[case.name] = (probed + self._probe.seconds()) / 2
         return self._calibrated[case.name]
 
     def _measure(self, case: Case, strategy: str) -> Row:
@@ -136,18 +160,17 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
         worked: list[float] = []
         held_up: list[float] = []
-        shapes: list[ShapeRates] = []
 
         @contextmanager
         def around(step: int) -> Iterator[None]:
-            if not on_gpu:
-                most = case.rows * case.tokens // case.microbatches
-                shapes.append(measure_shape(case.spec, config, most_tokens=most))
             before, watch = process_time(), HeldUp()
             yield
             worked.append(process_time() - before)
             held_up.append(watch.share())
 
+        gc.collect()
+        trim_heap()
+        reset_peak()
         found = bench_step(
             config,
             spec=case.spec,
@@ -159,13 +182,17 @@ class Bench:
             around=around,
             look=lambda work: {"left_in_arena": work.arena.free_bytes, "plan_itself": work.plan},
         )
-        drift = self._probe.seconds() / at_calibration - 1
+        peak = memory()["VmHWM"]
+        probed = self._probe.seconds() / at_calibration - 1
         (run,) = found["runs"].values()
         plan, timed = run["placement"], run["all_step_seconds"][1:]
         spread = (max(timed) - min(timed)) / run["step_seconds"]
         host = plan["total_host_bytes"]
         reserved = torch.cuda.max_memory_reserved() if on_gpu else None
-        then = run["planned_seconds"] * slower(run["plan_itself"], shapes)
+        drift, layers_drift = probed, None
+        if not on_gpu:
+            drift, layers_drift = self._drift(case, config, run["plan_itself"], run["ways"][-1])
+        then = run["planned_seconds"] * (1 if on_gpu else 1 + drift / 2)
         return {
             "tiers": {tier: plan["tiers"].count(tier) for tier in sorted(set(plan["tiers"]))},
             "bottleneck": plan["forecast"]["bottleneck"],
@@ -174,6 +201,9 @@ class Bench:
             "planned_seconds": run["planned_seconds"],
             "measured_seconds": run["step_seconds"],
             "all_seconds": timed,
+            "planned_phases": plan["forecast"]["step"]["phases"],
+            "passes": run["passes"],
+            "stall_read_seconds": run["stall_read_seconds"],
             "processor_seconds": median(worked[1:]),
             "held_up": median(held_up[1:]),
             "held_up_at_calibration": self._held_up[case.name],
@@ -181,25 +211,59 @@ class Bench:
             "planned_then_seconds": then,
             "error_then": then / run["step_seconds"] - 1,
             "drift": drift,
+            "layers_drift": layers_drift,
+            "probe_drift": probed,
             "spread": spread,
             "steady": abs(drift) <= STEADY and spread <= SPREAD,
             "planned_device_bytes": plan["total_device_bytes"],
             "reserved_share": reserved and reserved / plan["total_device_bytes"],
             "planned_host_bytes": host,
+            "resident_bytes": None if on_gpu else peak - self._base,
             "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
         }
 
+    def _drift(self, case: Case, config: TrainConfig, plan: Plan, way: Way) -> tuple[float, float]:
+        """How much longer the planned step, and a layer, take by what is measured now than by what
+        was when it was planned. The case's next run is planned by the last rounds."""
+        shapes: list[ShapeRates] = []
+        for _ in range(ROUNDS_AFTER):
+            shapes.append(measure_shape(case.spec, config, most_tokens=most_tokens(case)))
+            trim_heap()
+        self._rounds[case.name] = [*self._rounds[case.name], *shapes][-ROUNDS_COUNTED:]
+        volumes, key = [self.volume(case)], shape_key(case.spec, config)
+        rates = read_rates(volumes)
+        assert rates is not None
+        known = {**rates.shapes, key: middle_shape(self._rounds[case.name])}
+        write_rates(volumes, replace(rates, shapes=known))
+        now, before = middle_shape(shapes), plan.basis.rates
+        layer = layer_seconds(now.layers, most_tokens(case))
+        return slower(plan, way, now) - 1, layer / layer_seconds(
+            before.layers, most_tokens(case)
+        ) - 1
 
-def slower(plan: Plan, shapes: list[ShapeRates]) -> float:
-    """The step at the speed that was measured in these rounds, by that at the plan's own."""
-    if not shapes:
-        return 1.0
-    basis, shape = plan.basis, middle_shape(shapes)
+
+def most_tokens(case: Case) -> int:
+    """Of a microbatch."""
+    return case.rows * case.tokens // case.microbatches
+
+
+def layer_seconds(layers: Sequence[LayerRate], tokens: int) -> float:
+    """What a layer's forward and backward pass take by its rates at the size nearest to `tokens`,
+    in a unit of their own."""
+    rate = min(layers, key=lambda one: abs(one.tokens - tokens))
+    kept = rate.flops(backward=False, kept=True), rate.flops(backward=True, kept=True)
+    rates = (rate.forward_flops, rate.backward_flops, *kept)
+    return sum(weight / flops for weight, flops in zip((1, 2, 1, 2), rates, strict=True))
+
+
+def slower(plan: Plan, way: Way, shape: ShapeRates) -> float:
+    """The step in that way at the speed of `shape`, by that at the plan's own."""
+    basis = plan.basis
     load = StepLoad.of(basis.sizes)
 
     def seconds(rates: Rates) -> float:
         model = StepModel(basis.sizes, rates, load)
-        return step_cost(model, basis.placement, plan.forecast.way, basis.drives).seconds
+        return step_cost(model, basis.placement, way, basis.drives).seconds
 
     now = replace(
         basis.rates,
@@ -225,35 +289,58 @@ def run_all(
     minutes: float,
     repeats: int,
     before: list[Row],
+    keep: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
     """Every run `repeats` times but for those `before`, as far as there is time; then those that
-    were on an unsteady box again, likewise."""
+    were on an unsteady box again, likewise. After each one all rows so far are to be `keep`-t."""
     end = monotonic() + 60 * minutes
     rows = list(before)
     known = {(row["case"], row["strategy"]) for row in before}
+
+    def has_time() -> bool:
+        took = [row["wall_seconds"] for row in rows[len(before) :]]
+        return monotonic() + max(took, default=0.0) < end
+
     for case in cases:
-        for name in (only or bench.names(case)) * repeats:
-            if (case.name, name) in known or monotonic() > end:
+        names = only or contenders_of(bench, case, known)
+        for name in names * repeats:
+            if (case.name, name) in known or not has_time():
                 continue
             rows.append(bench.run(case, name))
             print(line(rows[-1]), file=sys.stderr, flush=True)
+            keep(rows)
     by_name = {case.name: case for case in cases}
-    for _ in range(TRIES - 1):
+    for tries in range(1, TRIES):
         for i, row in enumerate(rows):
             if row.get("steady", True) or row["case"] not in by_name:
                 continue
-            if monotonic() + row["wall_seconds"] > end:
+            if row.get("tries", 1) > tries or monotonic() + row["wall_seconds"] > end:
                 continue
             again = bench.run(by_name[row["case"]], row["strategy"])
             print(f"again: {line(again)}", file=sys.stderr, flush=True)
-            if "failed" not in again and abs(again["drift"]) <= abs(row["drift"]):
-                rows[i] = {**again, "first_error": row.get("first_error", row["error"])}
+            better = abs(again.get("drift", inf)) <= abs(row["drift"])
+            others = {key: row[key] for key in ("measured_seconds", "error", "drift", "spread")}
+            rows[i] = {
+                **(again if better else row),
+                "tries": row.get("tries", 1) + 1,
+                "other_tries": [*row.get("other_tries", []), others if better else {
+                    key: again.get(key) for key in others
+                }],
+            }  # fmt: skip
+            keep(rows)
     return rows
+
+
+def contenders_of(bench: Bench, case: Case, known: set[tuple[str, str]]) -> list[str]:
+    """The strategies to run; none where all are known, so that nothing is measured for them."""
+    if all((case.name, name) in known for name in STRATEGIES):
+        return []
+    return bench.names(case)
 
 
 def report(rows: list[Row], device: str) -> dict[str, Any]:
     """All runs, the verdict of each configuration, and whether the promises held."""
-    ran = [row for row in rows if "failed" not in row]
+    ran = [row for row in rows if was_run(row)]
     cases = {name: verdict(name, rows, device) for name in dict.fromkeys(r["case"] for r in rows)}
     errors = sorted(abs(row["error"]) for row in ran)
     then = sorted(abs(row["error_then"]) for row in ran)
@@ -266,7 +353,8 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch"),
         "num_runs": len(ran),
-        "num_failed": len(rows) - len(ran),
+        "num_failed": sum("failed" in row for row in rows),
+        "num_refused": sum("refused" in row for row in rows),
         "num_unsteady": sum(not row["steady"] for row in ran),
         "median_error": median(errors) if errors else None,
         "worst_error": errors[-1] if errors else None,
@@ -280,6 +368,11 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
     promised = bool(errors) and median(errors) <= MEDIAN_ERROR and errors[-1] <= WORST_ERROR
     holds = promised and all(one["holds"] for one in cases.values())
     return {**found, "repeated": repeated(ran), "holds": holds, "runs": rows}
+
+
+def was_run(row: Row) -> bool:
+    """Whether there are figures of it."""
+    return "failed" not in row and "refused" not in row
 
 
 def not_run(rows: list[Row], device: str) -> dict[str, list[str]]:
@@ -310,8 +403,8 @@ def repeated(ran: list[Row]) -> dict[str, Row]:
 
 def verdict(case: str, rows: list[Row], device: str) -> Row:
     """Of one configuration: its errors, how far `auto` is behind the best, memory where counted."""
-    mine = [row for row in rows if row["case"] == case]
-    ran = [row for row in mine if "failed" not in row]
+    mine = [row for row in rows if row["case"] == case and "refused" not in row]
+    ran = [row for row in mine if was_run(row)]
     behind = auto_behind(ran, device)
     memory = all(in_bounds(row) for row in ran)
     errors = [abs(row["error"]) for row in ran]
@@ -345,9 +438,13 @@ def auto_behind(ran: list[Row], device: str) -> float | None:
 
 
 def in_bounds(row: Row) -> bool:
-    """Whether what was counted of memory is as planned; on a CPU the device is not counted."""
+    """Whether what was counted of memory is as planned: on a CPU the arena and, as a bound alone,
+    what is resident."""
     shares = [row["host_share"], *filter(None, [row["reserved_share"]])]
-    return all(LEAST_MEMORY <= share <= MOST_MEMORY for share in shares)
+    planned = row["planned_device_bytes"] + row["planned_host_bytes"]
+    resident = row["resident_bytes"]
+    within = resident is None or resident <= planned + SLACK_BYTES
+    return within and all(LEAST_MEMORY <= share <= MOST_MEMORY for share in shares)
 
 
 def line(row: Row) -> str:
@@ -355,16 +452,26 @@ def line(row: Row) -> str:
     name = f"{row['case']:24} {row['strategy']:14}"
     if "failed" in row:
         return f"{name} FAILED {row['failed']}"
+    if "refused" in row:
+        return f"{name} refused: {row['refused']}"
     reserved = row["reserved_share"]
     return (
         f"{name} {row['bottleneck']:8} planned {row['planned_seconds']:7.3f} s  measured "
         f"{row['measured_seconds']:7.3f} s {100 * row['error']:+6.1f} %, at the speed meanwhile "
         f"{100 * row['error_then']:+6.1f} %"
         + (f"  reserved {reserved:.3f}" if reserved else "")
-        + f"  host {row['host_share']:.3f}"
-        + ("" if row["steady"] else f"  unsteady (probe {100 * row['drift']:+.0f} %, steps "
+        + f"  host {row['host_share']:.3f}{resident_words(row)}"
+        + ("" if row["steady"] else f"  unsteady (compute {100 * row['drift']:+.0f} %, steps "
                                     f"{100 * row['spread']:.0f} % apart)")
     )  # fmt: skip
+
+
+def resident_words(row: Row) -> str:
+    """How far resident memory was above the plan, or below."""
+    if row["resident_bytes"] is None:
+        return ""
+    planned = row["planned_device_bytes"] + row["planned_host_bytes"]
+    return f"  resident {(row['resident_bytes'] - planned) / MIB:+.0f} MiB"
 
 
 def say(found: dict[str, Any]) -> Iterator[str]:
@@ -385,8 +492,9 @@ def say(found: dict[str, Any]) -> Iterator[str]:
         yield f"{name}, {count} times the same run: medians {100 * one['apart']:.0f} % apart"
     if found["num_runs"]:
         yield (
-            f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_unsteady']} on "
-            f"an unsteady box: {100 * found['median_error']:.1f} % median, "
+            f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_refused']} "
+            f"refused, {found['num_unsteady']} on an unsteady box: "
+            f"{100 * found['median_error']:.1f} % median, "
             f"{100 * found['worst_error']:.1f} % worst; at the speed meanwhile "
             f"{100 * found['median_error_then']:.1f} % and "
             f"{100 * found['worst_error_then']:.1f} %: "
@@ -409,18 +517,17 @@ def main() -> None:
     parser.add_argument("--case", action="append", help="only those whose name begins like this")
     parser.add_argument("--strategy", action="append", help="only these; all unless given")
     parser.add_argument("--minutes", type=float, help="after which no run begins")
-    parser.add_argument("--json", type=Path, help="the result's file, in place of the dated one")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="the result's file, in place of the dated one; runs that are in it are taken up",
+    )
     parser.add_argument(
         "--repeats",
         type=int,
         default=1,
         help="of every run: how far the medians of one run are apart says what no prediction can "
         "come below",
-    )
-    parser.add_argument(
-        "--after",
-        type=Path,
-        help="a result whose runs are taken up, to make the whole in several parts",
     )
     options = parser.parse_args()
     cases = [
@@ -433,6 +540,11 @@ def main() -> None:
         torch.set_num_threads(max(1, usable_cores() - 1))
     minutes = options.minutes or MINUTES[options.device]
     date = datetime.now(UTC).date().isoformat()
+    path = options.results or RESULTS / f"{date}-prediction-{options.device}.json"
+
+    def keep(rows: list[Row]) -> None:
+        path.write_text(json.dumps(report(rows, options.device), indent=1) + "\n")
+
     with tempfile.TemporaryDirectory(dir=options.volume, prefix="prediction-") as scratch:
         bench = Bench(options.device, Path(scratch), options.steps)
         rows = run_all(
@@ -441,11 +553,11 @@ def main() -> None:
             options.strategy,
             minutes=minutes,
             repeats=options.repeats,
-            before=json.loads(options.after.read_text())["runs"] if options.after else [],
+            before=json.loads(path.read_text())["runs"] if path.exists() else [],
+            keep=keep,
         )
+    keep(rows)
     found = report(rows, options.device)
-    path = options.json or RESULTS / f"{date}-prediction-{options.device}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
     print(*say(found), f"written to {path}", sep="\n")
     sys.exit(0 if found["holds"] else 1)
 

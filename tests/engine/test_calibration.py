@@ -31,6 +31,8 @@ from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, s
 from headrace.engine.state_record import state_record
 from headrace.storage import (
     Calibration,
+    RecordSpec,
+    TensorSpec,
     TensorStore,
     VolumeConfig,
     calibrate_volume,
@@ -56,7 +58,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_box, "PART_SECONDS", {False: 0.0, True: 0.0})
     monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16, 32), "cuda": (16,)})
     monkeypatch.setattr(measure_box, "COPY_BYTES", {"cpu": 2**21, "cuda": 2**21})
-    monkeypatch.setattr(measure_box, "ELEMENTS", 2**14)
+    monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14, "cuda": 2**14})
     held_up(monkeypatch, 0.0)
     monkeypatch.setattr("headrace.storage.calibrate.HeldUp.share", lambda watch: 0.0)
 
@@ -266,10 +268,43 @@ def test_who_finds_another_process_measuring_goes_without_and_leaves_it_alone(
 ) -> None:
     volume, norm = VolumeConfig(path=tmp_path), state_record(SPEC.of_kind("norm")[0], "exact")
     with TensorStore.create([volume], [norm], name="calibrate-calls"):
-        assert measure_calls(volume, norm) == (0.0, 0.0)
+        assert measure_calls(volume, [norm]) == (0.0, 0.0)
         assert TensorStore.exists([volume], name="calibrate-calls")
-    assert min(measure_calls(volume, norm)) > 0
+    assert min(measure_calls(volume, [norm])) > 0
     assert not list(tmp_path.glob("*calls*"))
+
+
+def test_a_record_pays_for_its_bytes_in_the_store_as_well_up_to_one_call_of_it(
+    volume: VolumeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checksum is made while the drive rests, so that a large record takes more than its
+    bytes and what a small one takes."""
+    sizes: list[int] = []
+
+    def time_calls(volume: VolumeConfig, records: Sequence[RecordSpec]) -> list[Any]:
+        sizes.extend(record.padded_bytes for record in records)
+        drive = known_rates("cpu", [volume]).drives([str(volume.path)])
+        return [(1e-3 + 1 / drive.read, 1e-3 + 1 / drive.write),
+                (2e-3 + sizes[-1] / drive.read, 5e-4 + sizes[-1] / drive.write)]  # fmt: skip
+
+    monkeypatch.setattr("headrace.engine.measure_calls._time_calls", time_calls)
+    tensor = TensorSpec(name="bytes", dtype="uint8", shape=(2**26,))
+    large = RecordSpec(name="large", tensors=(tensor,))
+    assert measure_calls(volume, [large]) == pytest.approx((2e-3, 1e-3))
+    assert sizes == [4096, 2**24]
+
+
+def test_a_visit_takes_what_calls_take_behind_a_layer() -> None:
+    rate = LayerRate(tokens=64, forward_flops=1e12, backward_flops=1e12)
+    plain = ShapeRates(measured_at="now", layers=(rate,), head_flops=1e12)
+    measured = replace(default_rates("cpu"), origin="measured", visit_seconds=1e-4)
+
+    def visit_seconds(shape: ShapeRates) -> float:
+        return replace(measured, shapes={"one": shape}).for_shape("one").visit_seconds
+
+    assert visit_seconds(plain) == 1e-4
+    assert visit_seconds(replace(plain, visit_seconds=2e-4)) == pytest.approx(3e-4)
+    assert measure_shape.measure_shape(SPEC, CONFIG).visit_seconds > 0
 
 
 @pytest.mark.parametrize("recompute", ["none", "all"])
