@@ -159,6 +159,8 @@ def test_viewers_leave_the_journal_alone_once_they_have_what_they_missed(
     monkeypatch.setattr(journal, "events_since", overtaken)
 
     def end() -> None:
+        while not reads:
+            time.sleep(0.01)
         time.sleep(0.5)
         if reads < 50:
             journal.move(job.id, "cancelled")
