@@ -29,6 +29,7 @@ from .run import describe, deterministic, keep_compiled
 from .state import state_record
 from .step import StepOutcome, train_step
 from .step_compute import StepInputs
+from .step_report import Links, links_of
 from .step_truth import StepTruth
 from .ways import next_way
 from .workspace import Workspace
@@ -180,13 +181,15 @@ def _time_steps(
     config = work.config
     generator = torch.Generator().manual_seed(timing.seed + 1)
     truth = StepTruth(work, emit=lambda event: None)
-    outcomes: list[StepOutcome] = []
-    steps: list[_Timed] = []
+    outcomes, steps = list[StepOutcome](), list[_Timed]()
     pending: PendingUpdate | None = None
     written = store.written()
+    warm: Links = {}
     for step in range(1, timing.num_steps + 2):
         batches = random_batches(work, timing.tokens_per_row, generator)
-        before = {**work.store.stats().links, **work.transfer.stats()}
+        if step == 2:
+            mover.pipeline.wait_ahead()  # so that what the steps move is whole
+            warm = links_of(work)
         with timing.around(step - 1):
             started = perf_counter()
             work.store.begin(step)
@@ -196,7 +199,7 @@ def _time_steps(
                 way=_way(work, outcomes),
                 last_norm=None,
                 pending=pending,
-                another_follows=not timing.commit and step <= timing.num_steps,
+                another_follows=not timing.commit,
             )
             outcomes.append(train_step(work, mover, inputs))
             pending = outcomes[-1].pending
@@ -206,7 +209,6 @@ def _time_steps(
             if timing.commit:  # what the processor still does belongs to this step
                 mover.host_updates.wait_all()
             seconds = perf_counter() - started
-        after = {**work.store.stats().links, **work.transfer.stats()}
         steps.append(
             _Timed(
                 way=inputs.way,
@@ -220,15 +222,19 @@ def _time_steps(
                     committed=timing.commit,
                 ).seconds,
                 commit_seconds=_commit(work, mover) if timing.commit else 0.0,
-                link_bytes={k: (after[k] - before[k]).payload_bytes for k in after},
             )
         )
         timing.tell(f"step {step} of {timing.num_steps + 1}: {seconds:.2f} s")
+    mover.pipeline.wait_ahead()
+    moved = {
+        link: round((now - warm[link]).payload_bytes / timing.num_steps)
+        for link, now in links_of(work).items()
+    }
     written = {kind: size - written[kind] for kind, size in store.written().items()}
     mover.host_updates.wait_all()
     updates = asdict(mover.host_updates.stats)
-    result = _run_result(work, outcomes, steps)
-    return {**result, "written_bytes": written, "host_optimizer": updates}
+    found = {"link_bytes": moved, "written_bytes": written, "host_optimizer": updates}
+    return _run_result(work, outcomes, steps) | found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +246,6 @@ class _Timed:
     seconds: float
     planned_seconds: float
     commit_seconds: float
-    link_bytes: dict[str, int]
 
 
 def _way(work: Workspace, outcomes: Sequence[StepOutcome]) -> Way:
@@ -273,7 +278,6 @@ def _run_result(
         "stall_read_seconds": median(
             sum(t.stall_read for _, t in outcome.times) for outcome in outcomes[1:]
         ),
-        "link_bytes": steps[-1].link_bytes,
         "plan": describe(work.plan),
         "placement": work.plan.to_dict(),
         "loss": outcomes[-1].totals.loss,

@@ -169,6 +169,11 @@ class Pipeline(Generic[S]):
         self._drop(jobs)
         return []
 
+    def wait_ahead(self) -> None:
+        """Return when what is read ahead is there: until then its bytes are partly counted."""
+        for job in self._ahead:
+            job.read.result()
+
     def drop_ahead(self) -> None:
         """Forget what was read ahead: the state is about to change by another way."""
         jobs, self._ahead = self._ahead, []

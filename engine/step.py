@@ -8,7 +8,6 @@ order: what is left is updated, or a speculative update is made again with the r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 import torch
 
@@ -55,7 +54,10 @@ def train_step(work: Workspace, mover: Mover, inputs: StepInputs) -> StepOutcome
     mover.drop_writes = False
     owed = inputs.pending is not None
     visits = _visits(work, inputs, pending=owed)
-    ahead = _ahead(work, inputs) if inputs.another_follows else []
+    # What the next step will begin with; the pipeline takes as much of it as its slots can hold.
+    ahead = (
+        _visits(work, inputs, pending=inputs.way == "deferred") if inputs.another_follows else []
+    )
     times = mover.pipeline.run(visits, compute.visit, ahead=ahead)
     settled = compute.settle()
     if inputs.way == "speculative":
@@ -105,13 +107,6 @@ def _visits(work: Workspace, inputs: StepInputs, *, pending: bool) -> list[Visit
     return ordered_visits(
         work.spec, placement, inputs.way, pending=pending, microbatches=microbatches
     )
-
-
-def _ahead(work: Workspace, inputs: StepInputs) -> list[Visit]:
-    """What the next step will begin with, up to the first record on NVMe: the store is read only
-    within a step."""
-    visits = _visits(work, inputs, pending=inputs.way == "deferred")
-    return list(takewhile(lambda visit: work.plan.tiers[visit.record] != "nvme", visits))
 
 
 def device_times(

@@ -90,11 +90,10 @@ def takes_slot(placement: Placement, visit: Visit) -> bool:
 
 
 def _num_ahead(placement: Placement, visits: Sequence[Visit]) -> int:
-    """How many of the next step's first visits are read ahead: those that slots can hold, up to
-    the first on NVMe, which is read within its step."""
+    """How many of the next step's first visits are read ahead: those that slots can hold."""
     used = 0
     for i, visit in enumerate(visits):
         used += takes_slot(placement, visit)
-        if used > placement.num_slots or placement.tiers[visit.record] == "nvme":
+        if used > placement.num_slots:
             return i
     return len(visits)

@@ -62,3 +62,41 @@ def test_a_frozen_model_needs_room_on_the_volumes_where_it_lives_there_alone(
     frozen = whole["placement"]["frozen_bytes"]
     rooms = [one["placement"]["volume_bytes"] for one in (whole, adapters)]
     assert rooms[0] - rooms[1] == pytest.approx(frozen, rel=0.02)
+
+
+@pytest.mark.parametrize("way", ["serial", "deferred"])
+def test_a_drive_reads_for_the_next_step_while_this_one_ends(tmp_path: Path, way: str) -> None:
+    """What the steps are said to move is whole steps' all the same."""
+    found: dict[str, int] = {}
+
+    def look(work: Any) -> dict[str, Any]:
+        found["read"] = work.store.stats().links["nvme_read"].payload_bytes
+        return {}
+
+    volume = VolumeConfig(path=tmp_path)
+    config = TrainConfig(
+        model="m",
+        dataset="d",
+        state_tier="nvme",
+        clip_way=way,  # type: ignore[arg-type]
+        commit_every_steps=100,
+        packing="off",
+    )
+    runs = []
+    for steps in (1, 2):
+        result = bench_step(
+            config,
+            spec=shape_spec("tiny", 6),
+            tokens_per_row=8,
+            slots=(2,),
+            volumes=[volume],
+            num_steps=steps,
+            commit=False,
+            look=look,
+        )
+        (run,) = result["runs"].values()
+        runs.append((found["read"], run["link_bytes"]["nvme_read"], run["placement"]))
+    (once, each, _), (twice, again, plan) = runs
+    assert each == again == plan["link_bytes"][way]["nvme_read"] == twice - once
+    if way == "serial":  # in the other the first step has no update to make
+        assert 0 < once - 2 * each <= 2 * plan["slot_bytes"]
