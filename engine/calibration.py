@@ -47,19 +47,26 @@ def calibrate_compute(
     full: bool = False,
     microbatch_tokens: int | None = None,
     most_bytes: int | None = None,
+    row_tokens: int | None = None,
     rated_bytes: float | None = None,
 ) -> Rates:
     """Measure copies, memory, the optimizer and this model's layers; keep it on the first volume.
 
     Takes some seconds, with `full` some tens. Layers are timed up to `microbatch_tokens`, and
-    with no more than `most_bytes` of host memory; None: several hundred megabytes. Shapes that were
-    measured before on this hardware are kept. `rated_bytes` is what each volume's drive
-    may be written in its life, where its maker is asked rather than the drive. OSError when
+    with no more than `most_bytes` of host memory; None: several hundred megabytes. On a CPU they
+    have rows of `row_tokens`, where that is given. Shapes that were measured before on this
+    hardware are kept. `rated_bytes` is what each volume's drive may be written in its life, where
+    its maker is asked rather than the drive. OSError when
     the figures cannot be kept.
     """
     name = device_name(config.device)
     box, shape = _measure(
-        spec, config, full=full, most_tokens=microbatch_tokens, most_bytes=most_bytes
+        spec,
+        config,
+        full=full,
+        most_tokens=microbatch_tokens,
+        most_bytes=most_bytes,
+        row_tokens=row_tokens,
     )
     read, write = 0.0, 0.0
     if config.device == "cpu":  # on a GPU records are larger, and other threads compute
@@ -86,6 +93,7 @@ def _measure(
     full: bool,
     most_tokens: int | None,
     most_bytes: int | None,
+    row_tokens: int | None,
 ) -> tuple[Rates, ShapeRates]:
     """Some rounds made one, as many as there is time for. What they took is free then.
 
@@ -99,7 +107,12 @@ def _measure(
         box = measure_box(config.device, full=full, most_bytes=most_bytes)
         trim_heap()
         shape = measure_shape(
-            spec, config, full=full, most_tokens=most_tokens, most_bytes=most_bytes
+            spec,
+            config,
+            full=full,
+            most_tokens=most_tokens,
+            most_bytes=most_bytes,
+            row_tokens=row_tokens,
         )
         trim_heap()
         rounds.append(_Round(box, shape, watch.share()))
@@ -155,6 +168,7 @@ def measure_once(
     *,
     microbatch_tokens: int,
     most_bytes: int | None = None,
+    row_tokens: int | None = None,
     emit: Emit,
 ) -> None:
     """Measure what is not known yet of the volumes and of this model's layers, and say so; and
@@ -182,7 +196,12 @@ def measure_once(
         emit(RunEvent(type="phase", message=message))
         try:
             calibrate_compute(
-                spec, config, volumes, microbatch_tokens=microbatch_tokens, most_bytes=most_bytes
+                spec,
+                config,
+                volumes,
+                microbatch_tokens=microbatch_tokens,
+                most_bytes=most_bytes,
+                row_tokens=row_tokens,
             )
         except OSError as error:
             emit(RunEvent(type="message", level="warn", message=f"not kept: {error}"))

@@ -38,16 +38,21 @@ def measure_shape(
     full: bool = False,
     most_tokens: int | None = None,
     most_bytes: int | None = None,
+    row_tokens: int | None = None,
 ) -> ShapeRates:
     """Operations a second of a layer, forward and backward, and of the head, of one round.
 
+    On a CPU a layer's rows have `row_tokens` tokens, where that is given: attention reaches fewer
+    operations a second than the products, and has more of them in long rows.
     On a CPU it takes no more than `most_bytes` of memory, where that is given: fewer layers lie
     about then.
     """
     clock = round_clock(config.device, full=full)
     room = MeasuringSizes(spec, config, most_bytes)
     long = round_clock(config.device, full=full, parts=LAYER_PARTS[config.device])
-    layers, head_flops, visit_seconds = _time_passes(spec, config, long, room, most_tokens)
+    layers, head_flops, visit_seconds = _time_passes(
+        spec, config, long, room, most_tokens, row_tokens
+    )
     return ShapeRates(
         measured_at=now(),
         layers=layers,
@@ -63,6 +68,7 @@ def _time_passes(
     clock: Stopwatch,
     room: MeasuringSizes,
     most_tokens: int | None,
+    row_tokens: int | None,
 ) -> tuple[tuple[LayerRate, ...], float, float]:
     """Layers at several sizes of a microbatch, the head, and what a visit takes beside them; what
     that took is free again."""
@@ -78,7 +84,11 @@ def _time_passes(
         if layers and not room.fits(copies, tokens):
             break
         kept = room.num_kept(copies, tokens)
-        rate, seconds = _time_layer(spec, module, surroundings, clock, dtype, tokens, kept)
+        row = min(tokens, _ROW_TOKENS, spec.max_positions)
+        if row_tokens is not None and config.device == "cpu":
+            row = min(row, row_tokens)
+        size = max(1, tokens // row), row
+        rate, seconds = _time_layer(spec, module, surroundings, clock, dtype, size, kept)
         layers.append(rate)
         if seconds > _LONG_SECONDS:
             break
@@ -93,13 +103,13 @@ def _time_layer(
     surroundings: "_Surroundings",
     clock: Stopwatch,
     dtype: torch.dtype,
-    tokens: int,
+    size: tuple[int, int],
     num_kept: int,
 ) -> tuple[LayerRate, float]:
-    """The first layer on random weights; its rates, and seconds of both passes."""
+    """The first layer on random weights, with a microbatch of a `size` in rows and tokens of each;
+    its rates, and seconds of both passes."""
     layout = spec.of_kind("layer")[0]
-    row = min(tokens, _ROW_TOKENS, spec.max_positions)
-    rows = max(1, tokens // row)
+    rows, row = size
     hidden = torch.randn(rows, row, spec.hidden_size, dtype=dtype, device=clock.device)
     grad = torch.randn_like(hidden)
     positions = module.positions(row, torch.full((rows,), row), packed=False)

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.storage import round_up
 
-from .config import NUM_ANSWERS, TrainConfig
+from .config import NUM_ANSWERS, Objective, TrainConfig
 from .row_order import Ints, epoch_order, num_steps, steps_per_epoch
 from .token_files import OFFSETS
 
@@ -211,6 +211,10 @@ class RowLengths:
         """Tokens of the longest row."""
         known = (self.training, self.evaluation)
         return max(int(lengths.max()) for lengths in known if lengths is not None)
+
+    def usual(self, objective: Objective) -> int:
+        """Mean tokens of what attends to itself in training: rows, or answers of preferences."""
+        return max(1, int(self.training.mean()) // NUM_ANSWERS[objective])
 
 
 def extent_of(lengths: RowLengths, config: TrainConfig) -> Extent:

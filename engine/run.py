@@ -79,6 +79,7 @@ def run_job(
             volumes,
             microbatch_tokens=extent_of(lengths, config).microbatch_tokens,
             most_bytes=measuring_bytes(spec, config, lengths),
+            row_tokens=lengths.usual(config.objective),
             emit=emit,
         )
     job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)

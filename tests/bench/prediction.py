@@ -144,7 +144,11 @@ class Bench:
             config = configure(case, "auto", self._device)
             volume = self.volume(case)
             found = calibrate_compute(
-                case.spec, config, [volume], microbatch_tokens=most_tokens(case)
+                case.spec,
+                config,
+                [volume],
+                microbatch_tokens=most_tokens(case),
+                row_tokens=case.tokens,
             )
             self._held_up[case.name] = found.held_up
             self._rounds[case.name] = [found.shapes[shape_key(case.spec, config)]]
@@ -227,7 +231,8 @@ class Bench:
         was when it was planned. The case's next run is planned by the last rounds."""
         shapes: list[ShapeRates] = []
         for _ in range(ROUNDS_AFTER):
-            shapes.append(measure_shape(case.spec, config, most_tokens=most_tokens(case)))
+            most, row = most_tokens(case), case.tokens
+            shapes.append(measure_shape(case.spec, config, most_tokens=most, row_tokens=row))
             trim_heap()
         self._rounds[case.name] = [*self._rounds[case.name], *shapes][-ROUNDS_COUNTED:]
         volumes, key = [self.volume(case)], shape_key(case.spec, config)

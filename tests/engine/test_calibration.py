@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from headrace.engine import (
@@ -26,6 +27,7 @@ from headrace.engine.calibration import calibrate_compute, measure_once
 from headrace.engine.cost import StepCost
 from headrace.engine.forecast import Forecast
 from headrace.engine.measure_calls import measure_calls
+from headrace.engine.packing import RowLengths
 from headrace.engine.rate_file import mark_drift
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, shape_key
 from headrace.engine.state_record import state_record
@@ -464,3 +466,27 @@ def test_shapes_that_another_process_measured_meanwhile_stay(
     config = replace(CONFIG, compute_dtype="bfloat16")
     rates = calibrate_compute(SPEC, config, [VolumeConfig(path=tmp_path)])
     assert set(rates.shapes) == {KEY, shape_key(SPEC, config)}
+
+
+def test_layers_are_timed_with_rows_as_long_as_those_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a processor attention reaches a fraction of what the products do."""
+    seen: list[tuple[int, int]] = []
+    timed = measure_shape._time_layer
+
+    def time_layer(*args: Any) -> Any:
+        seen.append(args[5])
+        return timed(*args)
+
+    monkeypatch.setattr(measure_shape, "_time_layer", time_layer)
+    found = measure_shape.measure_shape(SPEC, CONFIG, row_tokens=8)
+    assert seen == [(2, 8), (4, 8)]
+    assert [rate.tokens for rate in found.layers] == [16, 32]
+    assert measure_shape.measure_shape(SPEC, CONFIG).layers[-1].tokens == 32
+    assert seen[2:] == [(1, 16), (1, 32)]
+
+
+def test_the_usual_row_is_the_mean_one_and_of_preferences_an_answer() -> None:
+    lengths = RowLengths(training=np.array([10, 20, 60]))
+    assert (lengths.usual("supervised"), lengths.usual("dpo")) == (30, 15)
