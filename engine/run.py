@@ -1,7 +1,7 @@
 """One run from configuration to export: create or resume the store, train, evaluate, export."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -73,15 +73,7 @@ def run_job(
     lengths = RowLengths(training=data.lengths, evaluation=eval_data.lengths if eval_data else None)
     config = settle_run(config, lengths, commit, emit)
     if config.calibrate:
-        measure_once(
-            spec,
-            config,
-            volumes,
-            microbatch_tokens=extent_of(lengths, config).microbatch_tokens,
-            most_bytes=measuring_bytes(spec, config, lengths),
-            row_tokens=lengths.usual(config.objective),
-            emit=emit,
-        )
+        measure_for_rows(spec, config, volumes, lengths, emit)
     job = JobSize(trained_share=data.num_trained_tokens / data.num_tokens)
     plan, report = plan_run(spec, config, lengths, job, resumes=resumes)
     told = {**report, "surroundings": surroundings(config.device)}
@@ -104,6 +96,26 @@ def run_job(
         export_dir = exporter.export_all(forms, prompts_of(data), emit, step=ended.state.step)
         (run_dir / STARTED).unlink(missing_ok=True)
         return ended.result("succeeded", export_dir)
+
+
+def measure_for_rows(
+    spec: ModelSpec,
+    config: TrainConfig,
+    volumes: Sequence[VolumeConfig],
+    lengths: RowLengths,
+    emit: Emit,
+) -> None:
+    """Measure what is not known yet of this machine, with microbatches, rows and memory as the run
+    has them."""
+    measure_once(
+        spec,
+        config,
+        volumes,
+        microbatch_tokens=extent_of(lengths, config).microbatch_tokens,
+        most_bytes=measuring_bytes(spec, config, lengths),
+        row_tokens=lengths.usual(config.objective),
+        emit=emit,
+    )
 
 
 def settle_run(
