@@ -1,12 +1,14 @@
 """Connections of the HTTP server: how many there may be, and how long one may say nothing.
 
 Each takes one of the process's open files, which the journal and the jobs' logs need as well. So a
-client that opens connections and sends no request, or half of one, must not be able to take them
-all: it is let go of after a while, and at once when others have no room.
+client that opens connections and sends no request, or half of one, or takes nothing of its answer,
+must not be able to have them all: it is let go of after a while, and at once when others have no
+room.
 """
 
 import asyncio
 import resource
+import socket
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS = 30.0  # for the head of a request to be whole
 BODY_SECONDS = 60.0  # between two pieces of its body, while we are ready to read them
+ANSWER_SECONDS = 60.0  # for a client to take anything of what we have for it
 MAX_OPEN_FILES = 65_536
 KEPT_SHARE = 4  # one in so many open files is kept for everything but connections
 
@@ -38,8 +41,11 @@ def max_connections(open_files: int) -> int:
 class Connection(H11Protocol):
     """One client. It is cut off when a request that it owes us does not come.
 
+    So is one that takes nothing of an answer. The kernel sees to that: a transport that is closed
+    keeps what it still holds, and its open file, for as long as the client's machine lives.
+
     A connection over `most` takes the place of the one that has owed a request the longest; where
-    none does, it is refused. What is answered, an open stream say, is never cut off here.
+    none does, it is refused. What is answered and takes it, an open stream say, is never cut off.
     """
 
     most = max_connections(1024)
@@ -52,6 +58,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the client in, if there is room or some can be made."""
         super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * ANSWER_SECONDS))
         self._watch()
         if len(self.connections) > self.most:
             self._make_room()

@@ -3,7 +3,7 @@
 import asyncio
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -16,16 +16,27 @@ from headrace.service.connections import Connection, max_connections, raise_open
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
+MUCH = b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PIECE = b"x" * 65_536
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers `done` when the body is whole; /slow waits before it reads, /stream never ends."""
+    """Answers `done` when the body is whole; /slow waits before it reads, /stream never ends.
+
+    /much answers with more than anyone's buffers hold, and gives up as a dropped stream does.
+    """
     if scope["path"] == "/slow":
         await asyncio.sleep(1.5)
     while scope["path"] != "/stream" and (await receive())["more_body"]:
         pass
     await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] == "/much":
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                while True:
+                    await send({"type": "http.response.body", "body": PIECE, "more_body": True})
+        return
     more = scope["path"] == "/stream"
     await send({"type": "http.response.body", "body": b"done", "more_body": more})
     if more:
@@ -33,12 +44,14 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def served(most: int = 100) -> AsyncIterator[Callable[[], Awaitable[Opened]]]:
+async def served(
+    most: int = 100, state: ServerState | None = None
+) -> AsyncIterator[Callable[[], Awaitable[Opened]]]:
     """The app behind our connections, `most` of them; a function that opens another one."""
     kind = type("Few", (Connection,), {"most": most})
     config = uvicorn.Config(app, log_config=None, http=kind, ws="none", lifespan="off")
     config.load()
-    state, clients = ServerState(), list[Opened]()
+    state, clients = state or ServerState(), list[Opened]()
     make = partial(kind, config=config, server_state=state, app_state={})
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -145,6 +158,46 @@ def test_who_waits_for_us_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with times(monkeypatch, request=1.0, body=1.0):
         asyncio.run(main())
+
+
+def test_who_takes_nothing_of_an_answer_keeps_no_open_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transport that is closed waits until what it holds is taken, which may be never."""
+
+    async def see() -> None:
+        state = ServerState()
+        async with served(state=state) as connect:
+            reader, writer = await connect()
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(MUCH)
+            while not state.connections:
+                await asyncio.sleep(0.01)
+            (held,) = state.connections
+            while not held.transport.is_closing():
+                await asyncio.sleep(0.01)
+            assert held.transport.get_write_buffer_size() > 0
+            while state.connections:
+                await asyncio.sleep(0.05)
+            assert reader
+
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 1.0)
+    asyncio.run(see())
+
+
+def test_who_takes_an_answer_slowly_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def see() -> None:
+        async with served() as connect:
+            reader, writer = await connect()
+            writer.write(MUCH)
+            taken = 0
+            while piece := await reader.read(200_000):
+                taken += len(piece)
+                await asyncio.sleep(0.05)
+            assert taken > 2 * len(PIECE)
+
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.5)
+    asyncio.run(see())
 
 
 def test_where_there_is_no_room_the_one_that_owes_the_longest_leaves() -> None:
