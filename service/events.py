@@ -84,18 +84,21 @@ class Hub:
                 loop.call_soon_threadsafe(feed.take_in, item)
 
 
-async def follow(journal: Journal, viewer: Viewer, after_seq: int) -> AsyncIterator[list[Item]]:
+async def follow(
+    journal: Journal, viewer: Viewer, after_seq: int, *, last_seq: int | None = None
+) -> AsyncIterator[list[Item]]:
     """Every event after `after_seq`, each once and in order, then live; telemetry in between.
 
     What is there when the viewer's turn comes is told together. Ends after the event that ends the
-    job. The viewer must be watching already, so that nothing falls between the replay and the live
-    part.
+    job; of a job that was over already, with its `last_seq`, since what a process says as it ends
+    may come behind the end of its job. The viewer must be watching already, so that nothing falls
+    between the replay and the live part.
     """
     feed, seq = viewer.feed, after_seq
     await feed.begin(journal)
     while True:
         events, seq = await feed.after(journal, viewer, seq)
-        told, over = _up_to_end(events)
+        told, over = _up_to_end(events) if last_seq is None else (events, seq >= last_seq)
         items: list[Item] = list(told)
         if not over and feed.telemetry is not None and feed.telemetry is not viewer.telemetry:
             viewer.telemetry = feed.telemetry

@@ -127,7 +127,8 @@ async def _tell(
             yield encode("reset", start.job, start.seq)
         yield encode("snapshot", start.job, start.seq)
         if not start.is_end:
-            async for items in follow(daemon.journal, viewer, start.seq):
+            rest = follow(daemon.journal, viewer, start.seq, last_seq=start.last_seq)
+            async for items in rest:
                 told = b"".join(encoder(one) for item in items for one in thinner.take(item))
                 if told:
                     yield told
@@ -136,12 +137,20 @@ async def _tell(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Where a stream begins: the job, the number of the event after which it goes on."""
+    """Where a stream begins: the job, the number of the event after which it goes on.
+
+    `last_seq` is that of the last event of a job that is over, else None.
+    """
 
     job: dict[str, Any]
     seq: int
     is_reset: bool
-    is_end: bool
+    last_seq: int | None
+
+    @property
+    def is_end(self) -> bool:
+        """Whether there is nothing left to tell."""
+        return self.seq == self.last_seq
 
 
 def _start(daemon: Daemon, job_id: str, seen: int | None) -> _Start:
@@ -151,8 +160,8 @@ def _start(daemon: Daemon, job_id: str, seen: int | None) -> _Start:
     is_reset = seen is not None and (seen > newest or 0 < seen < shortened)
     seq = newest if seen is None or is_reset else seen
     job = require_job(daemon, job_id)
-    is_end = job.is_terminal and seq == journal.last_event_seq(job_id)
-    return _Start(job=job_object(job), seq=seq, is_reset=is_reset, is_end=is_end)
+    last_seq = journal.last_event_seq(job_id) if job.is_terminal else None
+    return _Start(job=job_object(job), seq=seq, is_reset=is_reset, last_seq=last_seq)
 
 
 def _has_seen_all(daemon: Daemon, job_id: str, seen: int | None) -> bool:

@@ -128,6 +128,20 @@ def test_a_viewer_that_has_seen_the_end_is_told_to_stay_away(
     assert [event.event for event in stream(client, job)] == ["snapshot", "done"]
 
 
+def test_what_comes_behind_the_end_of_a_job_is_told_and_ends_too(
+    client: httpx2.Client, daemon: FakeDaemon, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preparation that was cancelled still says what it had found."""
+    monkeypatch.setattr("headrace.service.routes.events.PING_SECONDS", 3600)
+    daemon.journal.move(job.id, "cancelled")
+    say(daemon, job, 2)
+    for seen, told in ((0, [1, 2, 3, 4]), (1, [2, 3, 4]), (2, [3, 4]), (3, [4])):
+        events = list(stream(client, job, params={"last_event_id": seen}, timeout=20))
+        assert numbers(events) == told and events[-1].event == "done", seen
+    path = f"/v1/fine_tuning/jobs/{job.id}/events/stream"
+    assert client.get(path, headers={"last-event-id": "4"}).status_code == 204
+
+
 def test_a_viewer_from_another_story_starts_anew(
     client: httpx2.Client, daemon: FakeDaemon, job: JobRecord
 ) -> None:
@@ -212,7 +226,7 @@ def test_a_viewer_that_leaves_is_forgotten(
 def test_a_viewer_that_does_not_read_is_dropped_and_the_others_are_told_all(
     client: httpx2.Client, daemon: FakeDaemon, job: JobRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.service.routes.events.SEND_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("headrace.service.routes.events.SEND_TIMEOUT_SECONDS", 2.0)
     host, port = client.base_url.host, client.base_url.port
     assert port
     request = f"GET /v1/fine_tuning/jobs/{job.id}/events/stream HTTP/1.1\r\nhost: {host}\r\n\r\n"
@@ -224,9 +238,13 @@ def test_a_viewer_that_does_not_read_is_dropped_and_the_others_are_told_all(
         next(events)
         while daemon.hub.num_viewers < 2:
             threading.Event().wait(0.01)
-        say(daemon, job, 200, message="x" * 100_000)
+        says = threading.Thread(
+            target=say, args=(daemon, job, 200), kwargs={"message": "x" * 100_000}
+        )
+        says.start()  # beside the viewer that reads, which is to be dropped on no slow box
         told = [next(events) for _ in range(200)]
-        for _ in range(400):
+        says.join()
+        for _ in range(800):
             if daemon.hub.num_viewers == 1:
                 break
             threading.Event().wait(0.05)
