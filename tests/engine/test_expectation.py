@@ -43,9 +43,12 @@ def test_every_link_moves_what_the_report_has_planned_beside_it(
     steps = run.metrics()
     for link in LINKS:
         reports = [step["links"][link] for step in steps]
-        # What the next step begins with may come up in this one, so links to the device are
-        # held to the plan over the run.
-        each = reports if link.startswith("nvme") else [dict(map(summed(reports), COUNTED))]
+        # What the next step begins with may come up in this one, where no commit lies between:
+        # links to the device, and a drive's reads, are held to the plan over the run.
+        exact = link == "nvme_write" or (
+            link == "nvme_read" and "commit_every_steps" not in settings
+        )
+        each = reports if exact else [dict(map(summed(reports), COUNTED))]
         for one in each:
             assert one["payload_bytes"] == pytest.approx(one["planned_bytes"], rel=0.02), link
         assert all((one["planned_seconds"] > 0) == (one["planned_bytes"] > 0) for one in reports)
@@ -102,7 +105,8 @@ def test_a_run_that_leaves_its_plan_leaves_word_with_the_rates_that_it_went_by(
     shape = ShapeRates(measured_at="now", layers=(layer,), head_flops=1e18)
     write_rates(volumes, replace(MEASURED, shapes={key: shape}))
     run.go()
-    (drift,) = {event.message for event in run.events if "drift" in event.data}
+    # On a busy box it may be told again, of steps twice as long still: the last word stays.
+    *_, drift = (event.message for event in run.events if "drift" in event.data)
     found = known_rates("cpu", volumes).for_shape(key)
     assert found.doubts == (f"in a run since, {drift}",)
 
