@@ -61,7 +61,7 @@ def survey_file(
         said = str(e).replace(path.name, name)
         raise ApiError(400, f"{said}.", param=param, code="invalid_training_data") from e
     if problems:
-        shown = "; ".join(problems[:MAX_SHOWN])
+        shown = "; ".join(_by_reason(problems[:MAX_SHOWN]))
         more = f" (the first {MAX_SHOWN} shown)" if len(problems) > MAX_SHOWN else ""
         raise ApiError(
             400,
@@ -79,6 +79,15 @@ def survey_file(
             )
         raise ApiError(400, message, param=param, code="empty_training_file")
     return found
+
+
+def _by_reason(problems: Sequence[str]) -> list[str]:
+    """`line N: REASON`, with one reason said once for all the lines that have it."""
+    places: dict[str, list[str]] = {}
+    for problem in problems:
+        place, _, reason = problem.partition(": ")
+        places.setdefault(reason, []).append(place)
+    return [f"{', '.join(where)}: {reason}" for reason, where in places.items()]
 
 
 def look_here(

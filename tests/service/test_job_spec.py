@@ -98,6 +98,11 @@ def test_rows_of_another_method_are_refused_at_once(model_dir: Path, tmp_path: P
     pairs.write_text(json.dumps(PAIR) + "\n")
     error = refusal(model_dir, pairs)
     assert error.param == "training_file" and "train with method dpo" in error.message
+    many = tmp_path / "many.jsonl"
+    many.write_text(4 * (json.dumps(PAIR) + "\n") + "[]\n")
+    error = refusal(model_dir, many)
+    assert "line 1, line 2, line 3, line 4: the row is" in error.message
+    assert error.message.count("dpo") == 1 and "; line 5: " in error.message
     answers = write_rows(tmp_path / "rows.jsonl", 3)
     error = refusal(model_dir, answers, method=dpo())
     assert error.param == "training_file" and "dpo learns from pairs" in error.message
