@@ -113,7 +113,8 @@ def _show(findings: Sequence[dict[str, Any]], *, empty: str) -> None:
         for found in findings
         for one in found["commits"]
     ]
-    print_table(["store", "commit", "step", "", "state"], rows, empty=empty)
+    if rows or not findings:  # a store that cannot be read has no rows, and is there all the same
+        print_table(["store", "commit", "step", "", "state"], rows, empty=empty)
     for found in findings:
         for problem in found["problems"]:
             console().print(f"{found['store']}: {problem}")

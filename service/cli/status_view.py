@@ -204,6 +204,8 @@ def _named(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            value = {str(i): item for i, item in enumerate(value)}  # named as in a refusal
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{within}{name}.")
         elif value not in (None, "", []):

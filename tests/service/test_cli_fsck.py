@@ -76,6 +76,15 @@ def test_quick_fsck_reads_no_content(volume: Path, capsys: pytest.CaptureFixture
     assert (code, found["problems"]) == (Exit.OK, [])
 
 
+def test_a_store_that_a_run_holds_open_is_not_said_to_be_missing(
+    volume: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with TensorStore.open([VolumeConfig(path=volume)], name="job"), pytest.raises(SystemExit):
+        main(["fsck", "--volume", str(volume), "--text"])
+    said = capsys.readouterr().out
+    assert "is in use by process" in said and "no training state" not in said
+
+
 def test_fsck_of_a_data_directory_that_is_not_there_makes_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

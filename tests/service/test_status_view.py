@@ -18,7 +18,8 @@ JOB: dict[str, Any] = {
         "n_epochs": 3, "max_steps": None, "adapter": {"type": "lora", "rank": 8}}}},
     "engine": {"step": 3, "total_steps": 9, "loss": 1.23456, "tokens_per_s": 812.3, "eta_s": 75,
                "bottleneck": "reading the drive", "plan": {"slots": 3}, "warnings": ["mind that"],
-               "settings": {"device": "cpu", "limits": {"max_hours": 2}}},
+               "settings": {"device": "cpu", "limits": {"max_hours": 2}, "trackers": [],
+                            "export": [{"format": "gguf", "dtype": "q8_0"}]}},
 }  # fmt: skip
 STATUS: dict[str, Any] = {
     "version": "0.1.0",
@@ -96,7 +97,8 @@ def test_people_read_a_job_without_what_has_no_value(capsys: pytest.CaptureFixtu
     for line in (
         "status running", "step 3/9", "left 1:15", "held up by reading the drive",
         "method supervised adapter.type lora", "n_epochs 3 adapter.rank 8",
-        "seed 7 limits.max_hours 2", "device cpu", "– mind that", "training rows file-1",
+        "seed 7 export.0.format gguf", "device cpu export.0.dtype q8_0", "limits.max_hours 2",
+        "– mind that", "training rows file-1",
     ):  # fmt: skip
         assert line in shown
     titles = [line for before, line in pairwise(shown) if not before]
