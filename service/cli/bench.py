@@ -10,7 +10,12 @@ import typer
 from .options import BenchVolumes, DeviceBytes, HostBytes, Json, parse_size
 from .output import CliError, console, human_bytes, print_json, print_table
 
-Shape = Annotated[str, typer.Option(help="A named shape, filled with random weights.")]
+Shape = Annotated[
+    str,
+    typer.Option(
+        help="A named shape, filled with random weights; `headrace plan --shape list` names them."
+    ),
+]
 Layers = Annotated[int | None, typer.Option(min=1, help="Shorten or lengthen it.")]
 Slots = Annotated[list[int] | None, typer.Option(min=1, help="Repeatable; 1, 3.")]
 BatchRows = Annotated[int, typer.Option(min=1, help="Rows a step.")]

@@ -27,7 +27,10 @@ def calibrate(
     model: Annotated[
         Path | None, typer.Option(help="Time this model's layers; only headers are read.")
     ] = None,
-    shape: Annotated[str | None, typer.Option(help="Time the layers of a named shape.")] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Time the layers of a shape; `headrace plan --shape list` names them."),
+    ] = None,
     drives: Annotated[bool, typer.Option(help="Measure the volumes.")] = True,
     compute: Annotated[bool, typer.Option(help="Measure copies, memory and layers.")] = True,
     rated: Annotated[

@@ -114,6 +114,11 @@ def human_bytes(num_bytes: float) -> str:
     return f"{num_bytes:.3g} TB"
 
 
+def human_count(number: float) -> str:
+    """A count to three digits, as it is said: 66123.4 -> '66,100'; 2.5 -> '2.5'."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
 def human_seconds(seconds: float) -> str:
     """Seconds as a clock: 75 -> '1:15', 3700 -> '1:01:40'."""
     minutes, rest = divmod(round(seconds), 60)

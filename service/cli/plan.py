@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Device, DeviceBytes, HostBytes, Json, ModelsDirs, Strategy, Volumes
-from .output import CliError, Exit, print_json
+from .output import CliError, Exit, human_count, print_json
 from .plan_view import show_plan, show_schemes
 from .run_settings import as_option, exact_bytes, run_values, say_option
 from .serve import Config, DataDir, load_settings
@@ -21,7 +21,10 @@ BoxFile = Annotated[
     typer.Option("--box", help="A file that describes a box, or the name of one that comes with "
                                "Headrace; without it: this one. `--box list` names them."),
 ]  # fmt: skip
-Shape = Annotated[str | None, typer.Option(help="A named shape; no model files are needed.")]
+Shape = Annotated[
+    str | None,
+    typer.Option(help="A named shape; no model files are needed. `--shape list` names them."),
+]
 Model = Annotated[Path | None, typer.Option(help="A model's directory; only headers are read.")]
 Rows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
 MicrobatchRows = Annotated[
@@ -88,8 +91,8 @@ def plan(
     Of a job file, or of a shape or model with rows of a given length. Nothing is trained, and a
     box that is described, not measured, gives a plan and no more.
     """
-    if box == "list":
-        _list_boxes(as_json)
+    if box == "list" or shape == "list":
+        _list_boxes(as_json) if box == "list" else _list_shapes(as_json)
         return
     refuse_idle(context)
     here = load_settings(
@@ -100,6 +103,8 @@ def plan(
     if job_file is not None:
         report = _of_job(job_file, model, strategy, settings or [], here, found)
     elif schemes:
+        if not (params or shape or model):
+            raise CliError("give one of --shape, --model and --params, to compare ways for it")
         report = _compare(found, params or _spec(shape, layers, model), rows * tokens)
         print_json(report) if as_json else show_schemes(report)
         return
@@ -108,7 +113,8 @@ def plan(
         values |= {"microbatch_rows": microbatch_rows or rows}
         values |= {} if strategy is None else {"strategy": strategy}
         values |= {"device_bytes": here.device_bytes, "host_bytes": here.host_bytes}
-        report = _of_shape(_spec(shape, layers, model), found, values, tokens, steps)
+        elsewhere = "" if box else "; or plan for another box: --box, `--box list` names some"
+        report = _of_shape(_spec(shape, layers, model), found, values, tokens, steps, elsewhere)
     print_json(report) if as_json else show_plan(report)
 
 
@@ -153,9 +159,15 @@ def _spec(shape: str | None, layers: int | None, model: Path | None) -> "ModelSp
 
 
 def _of_shape(
-    spec: "ModelSpec", box: "Box", values: dict[str, Any], tokens: int, steps: int | None
+    spec: "ModelSpec",
+    box: "Box",
+    values: dict[str, Any],
+    tokens: int,
+    steps: int | None,
+    elsewhere: str,
 ) -> dict[str, Any]:
-    """The plan for a model and rows of that length. CliError with the numbers when none fits."""
+    """The plan for a model and rows of that length. CliError with the numbers when none fits, and
+    at its end `elsewhere`, what else could be asked."""
     from headrace.engine import (
         CannotFit,
         JobSize,
@@ -184,7 +196,7 @@ def _of_shape(
         nearest = nearest_fit(spec, config, longest_row_tokens=tokens, box=box, job=job)
         words = nearest.in_words(say=as_option, size_of=exact_bytes)
         refused = error.in_words(say_option)
-        raise CliError(f"{refused}{'; ' * bool(words)}{words}", Exit.REFUSED) from error
+        raise CliError(f"{refused}{'; ' * bool(words)}{words}{elsewhere}", Exit.REFUSED) from error
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from error
     report = plan_report(made, spec, config, longest_row_tokens=tokens, box=box, job=job)
@@ -255,3 +267,16 @@ def _list_boxes(as_json: bool) -> None:
         print_json(boxes)
     else:
         print_table(["box", "what it is"], [[*one] for one in boxes.items()], empty="")
+
+
+def _list_shapes(as_json: bool) -> None:
+    from headrace.engine import SHAPES, shape_spec
+
+    from .output import print_table
+
+    shapes = {name: shape_spec(name).num_params for name in SHAPES}
+    if as_json:
+        print_json(shapes)
+    else:
+        rows = [[name, human_count(params)] for name, params in shapes.items()]
+        print_table(["shape", "parameters"], rows, empty="")

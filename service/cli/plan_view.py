@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .output import console, human_bytes, human_seconds, print_table
+from .output import console, human_bytes, human_count, human_seconds, print_table
 
 _WHENCE = {
     "measured": "measured {measured_at}",
@@ -120,7 +120,7 @@ def _wear(wear: dict[str, Any]) -> str:
     elif wear["rated_bytes"] is None:
         text += "; the drives' rated life is not known"
     if wear["life_steps"] is not None:
-        text += f"; new drives last {wear['life_steps']:.3g} steps"
+        text += f"; new drives last {human_count(wear['life_steps'])} steps"
     return text
 
 
@@ -158,13 +158,13 @@ def show_schemes(report: dict[str, Any]) -> None:
         [
             one["scheme"],
             f"{one['drive_read']:.3g} / {one['drive_write']:.3g}",
-            f"{one['drive_tokens']:.3g}",
-            f"{one['link_tokens']:.3g}",
+            f"{human_count(one['drive_tokens'])} tokens",
+            f"{human_count(one['link_tokens'])} tokens",
             _seconds(one["compute_seconds"]),
             _seconds(one["drive_seconds"]),
             _seconds(one["link_seconds"]),
             human_bytes(one["written_bytes"]),
-            f"{one['life_steps']:.3g}" if one["life_steps"] else "",
+            human_count(one["life_steps"]) if one["life_steps"] else "",
         ]
         for one in report["schemes"]
     ]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from headrace.engine import SHAPES
 from headrace.service.__main__ import main
-from headrace.service.cli.output import Exit
+from headrace.service.cli.output import Exit, human_count
 from tiny import make_tiny_llama
 
 Run = Callable[..., tuple[int, Any]]
@@ -300,6 +301,40 @@ def test_what_is_neither_job_nor_shape_is_asked_for(run: Run) -> None:
 def test_the_shipped_boxes_are_listed(run: Run) -> None:
     code, found = run("--box", "list")
     assert code == Exit.OK and "four Gen5 drives" in found["gh200"]
+
+
+def test_every_shape_is_listed_with_its_parameters(run: Run) -> None:
+    code, found = run("--shape", "list")
+    assert code == Exit.OK and set(found) == set(SHAPES)
+    assert found["llama3-70b"] == pytest.approx(70.6e9, rel=0.01)
+    code, found = run("--shape", "lama")
+    assert code == Exit.USAGE and all(name in found["error"]["message"] for name in SHAPES)
+
+
+def test_a_refusal_on_this_box_says_that_another_can_be_planned_for(
+    run: Run, tmp_path: Path
+) -> None:
+    large = ["--shape", "llama3-70b", "--rows", 1, "--tokens", 128]
+    small = ["--device", "cpu", "--device-bytes", "1GB", "--host-bytes", "1GB"]
+    code, found = run(*large, *small)
+    assert code == Exit.REFUSED and "--box list" in found["error"]["message"]
+    code, found = run(*large, "--device-bytes", "1GB", "--box", box_file(tmp_path))
+    assert code == Exit.REFUSED and "--box list" not in found["error"]["message"]
+
+
+def test_ways_are_compared_for_a_model_that_is_named(run: Run) -> None:
+    code, found = run("--schemes", "--box", "gh200")
+    assert code == Exit.USAGE and "--params" in found["error"]["message"]
+
+
+def test_large_counts_are_said_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [human_count(n) for n in (0, 2.5, 99.96, 661, 66123.4, 1.23e6)] == [
+        "0", "2.5", "100", "661", "66,100", "1,230,000"
+    ]  # fmt: skip
+    for asked in (["--schemes", "--params", "70e9"], ["--shape", "llama3-8b"]):
+        with pytest.raises(SystemExit):
+            main(["plan", *asked, "--box", "gh200", "--text"])
+        assert not re.search(r"\de[+-]\d", capsys.readouterr().out), asked
 
 
 def test_a_plan_of_a_job_finds_the_models_that_the_daemon_has(
