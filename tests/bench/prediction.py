@@ -193,6 +193,8 @@ class Bench:
         spread = (max(timed) - min(timed)) / run["step_seconds"]
         host = plan["total_host_bytes"]
         reserved = torch.cuda.max_memory_reserved() if on_gpu else None
+        # CUDA's own start-up is planned too, and nothing that torch reserves.
+        reservable = plan["total_device_bytes"] - plan["device_bytes"]["runtime"]
         drift, layers_drift = probed, None
         if not on_gpu:
             drift, layers_drift = self._drift(case, config, run["plan_itself"], run["ways"][-1])
@@ -220,7 +222,7 @@ class Bench:
             "spread": spread,
             "steady": abs(drift) <= STEADY and spread <= SPREAD,
             "planned_device_bytes": plan["total_device_bytes"],
-            "reserved_share": reserved and reserved / plan["total_device_bytes"],
+            "reserved_share": reserved and reserved / reservable,
             "planned_host_bytes": host,
             "resident_bytes": None if on_gpu else peak - self._base,
             "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
