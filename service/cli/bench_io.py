@@ -40,7 +40,8 @@ def io(
     """Measure reads, writes and both against fio, alone and beside a busy Python thread.
 
     Exit code 1 when a floor is missed: 0.93 of fio at equal block and depth, 0.75 of its own rate
-    beside the busy thread, 0.05 processor seconds a GB.
+    beside the busy thread, 0.05 processor seconds a GB. Where fio is not installed, the first of
+    these is not judged.
     """
     from headrace.storage import StoreError
 

@@ -44,7 +44,7 @@ def replay(
         Path | None,
         typer.Option(help="The training rows, where the daemon has no file of their hash."),
     ] = None,
-    valid: Annotated[Path | None, typer.Option(help="The evaluation rows, likewise.")] = None,
+    valid: Annotated[Path | None, typer.Option(help="The validation rows, likewise.")] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     as_json: Json = False,

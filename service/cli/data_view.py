@@ -10,6 +10,7 @@ from .output import console
 
 BAR = 40
 DRAWN = ("histogram", "preview", "validation", "cached", "complete", "unreadable")
+FOR_PROGRAMS = ("numerics",)  # what a data set is known again by
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -27,7 +28,7 @@ def show(report: Mapping[str, Any]) -> None:
 
 def _show_file(report: Mapping[str, Any], out: Console) -> None:
     for name, value in report.items():
-        if name not in DRAWN and (name == "problems" or _says_something(value)):
+        if name not in (*DRAWN, *FOR_PROGRAMS) and (name == "problems" or _says_something(value)):
             out.print(f"{name}: {_shown(value)}", markup=False)
     if report.get("histogram"):
         out.print("rows by tokens:")

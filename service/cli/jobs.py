@@ -42,7 +42,7 @@ def submit(
     train: Annotated[
         str | None, typer.Option(help="Training rows: a file, which is uploaded, or an id.")
     ] = None,
-    valid: Annotated[str | None, typer.Option(help="Evaluation rows, likewise.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Validation rows, likewise.")] = None,
     suffix: Annotated[str | None, typer.Option(help="A word for the name of the result.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     method: Annotated[

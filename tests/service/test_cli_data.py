@@ -132,6 +132,7 @@ def test_people_read_of_a_check_what_there_is_and_that_there_are_no_problems(
     shown = capsys.readouterr().out.splitlines()
     assert {"rows: 1", "bad_rows: 0", "problems: none"} <= {*shown}
     assert [line for line in shown if "none" in line] == ["problems: none"]
+    assert not any("sha256" in line for line in shown if not line.startswith("  name: "))
 
 
 def test_data_check_with_a_model_counts_what_is_trained(
