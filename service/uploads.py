@@ -216,7 +216,7 @@ def _check_parts(upload: UploadRecord, sizes: Mapping[str, int], part_ids: Seque
     """Refuse parts that are not there, come twice, or do not have the bytes that were told."""
     for part_id in part_ids:
         if part_id not in sizes:
-            message = f"Upload {upload.id} has no part {part_id!r}."
+            message = f"Upload {upload.id} has no part {part_id!r:.80}."
             raise ApiError(400, message, param="part_ids", code="part_not_found")
     if len(set(part_ids)) < len(part_ids):
         message = "A part is named twice in part_ids."
