@@ -2,7 +2,7 @@
 
 Each viewer has no more than its place among the events. Whoever is further behind than the newest
 ones reach, or has come back after a while, is told what the journal has, which is read once for all
-who are at the same place. So one that is behind costs no more than one that keeps up.
+who are near the same place. So one that is behind costs no more than one that keeps up.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from .turns import Turns
 
 RECENT_EVENTS = 1024  # of a job, for all its viewers
 TOLD_TOGETHER = 200  # events at most in one piece: encoding them takes milliseconds of the loop
-PAGES = 4  # of so many events, that whoever comes to the same place need not read again
+PAGES = 16  # of so many events, that whoever comes to the same place need not read again
 
 Item = EventRecord | dict[str, Any]
 Page = tuple[Sequence[EventRecord], int]  # events, and up to which number that is all
@@ -71,10 +71,11 @@ class Feed:
         """
         assert self._before is not None
         if seq < self._before:
-            missed, reached = await self._page(journal, seq)
+            page, reached = await self._page(journal, seq)
+            missed = [event for event in page if event.seq > seq]
             if missed:
                 await self._turn(viewer, is_idle=False)
-            return missed, reached
+            return missed, max(seq, reached)
         is_idle = not self._newer(seq) and viewer.telemetry is self.telemetry
         await self._turn(viewer, is_idle=is_idle)
         if seq < self._before:
@@ -98,27 +99,33 @@ class Feed:
             self._idle.discard(viewer.ready)
 
     def _page(self, journal: Journal, seq: int) -> asyncio.Future[Page]:
-        """What the journal has above `seq`: read once for all who ask, now or a little later."""
-        page = self._pages.get(seq)
-        if page is None:
-            page = self._pages[seq] = asyncio.ensure_future(self._read(journal, seq))
+        """What the journal has above `seq`, and a little of what is before.
+
+        Read once for all who ask from about there, now or a little later: pages begin at multiples
+        of their length, so that two who are a few events apart share what both still miss.
+        """
+        start = seq - seq % TOLD_TOGETHER
+        page = self._pages.get(start)
+        if page is None or (page.done() and page.result()[1] <= seq):  # there was no more by then
+            page = self._pages[start] = asyncio.ensure_future(self._read(journal, start))
             if len(self._pages) > PAGES:
                 self._pages.popitem(last=False)
         return asyncio.shield(page)  # one who asked may leave
 
-    async def _read(self, journal: Journal, seq: int) -> Page:
-        before, page = self._before or 0, self._pages.get(seq)
+    async def _read(self, journal: Journal, start: int) -> Page:
+        before, page = self._before or 0, self._pages.get(start)
         newest = self._recent[-1].seq if self._recent else before
         is_good = False
         try:
             ask = self._reader.ask
-            events = await ask(journal.events_since, self.job_id, seq, limit=TOLD_TOGETHER)
+            events = await ask(journal.events_since, self.job_id, start, limit=TOLD_TOGETHER)
             self._read_step = max([self._read_step, *(event.step or 0 for event in events)])
             is_good = not any(map(self._is_done_again, self._newer(newest)))
         finally:
-            if not is_good and self._pages.get(seq) is page:
-                self._pages.pop(seq, None)
-        return events, events[-1].seq if events else before
+            if not is_good and self._pages.get(start) is page:
+                self._pages.pop(start, None)
+        reached = events[-1].seq if events else before
+        return events, reached if len(events) == TOLD_TOGETHER else max(reached, before)
 
     def _is_done_again(self, event: EventRecord) -> bool:
         """Whether the journal may have dropped an event that was read, for this one.

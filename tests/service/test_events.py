@@ -137,6 +137,25 @@ def test_many_viewers_who_missed_the_same_read_the_journal_once(
     assert len(reads.after) == len(set(reads.after)) <= 4
 
 
+def test_many_viewers_at_different_places_share_what_they_read(
+    journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart, when each comes back with the number of the event that it saw last."""
+    count = 3 * TOLD_TOGETHER
+    say(journal, job, count)
+    reads = Reads(journal, monkeypatch)
+    places = list(range(0, 300, 3))
+
+    def end() -> None:
+        while len(set(reads.after)) < 3:
+            time.sleep(0.01)
+        journal.move(job.id, "cancelled")
+
+    told, _ = asyncio.run(watch_together(journal, hub, job, after=places, act=end))
+    assert told == [list(range(place + 1, count + 3)) for place in places]
+    assert len(reads.after) <= 6, "pages, of which the last may be read again"
+
+
 def test_viewers_leave_the_journal_alone_once_they_have_what_they_missed(
     journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
