@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from .visits import Visit
+from .visits import Visit, num_ahead
 
 S = TypeVar("S")
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -151,15 +151,9 @@ class Pipeline(Generic[S]):
         return job
 
     def _submit_ahead(self, visits: Sequence[Visit]) -> list[_Job[S]]:
-        """Jobs for as many visits as slots can hold: more would wait for a pass that is over."""
-        jobs: list[_Job[S]] = []
-        used = 0
-        for visit in visits:
-            used += self._stages.needs_slot(visit)
-            if used > self._num_slots:
-                break
-            jobs.append(self._submit(visit))
-        return jobs
+        """Jobs for the visits that can be read before their pass begins, which it may never do."""
+        count = num_ahead(visits, self._num_slots, self._stages.needs_slot)
+        return [self._submit(visit) for visit in visits[:count]]
 
     def _take_ahead(self, visits: Sequence[Visit]) -> list[_Job[S]]:
         """What has been read ahead, when it is what these visits begin with; else it is dropped."""

@@ -1,6 +1,7 @@
 """A step's visits through the ring of a placement: what takes a slot, what is read ahead. Pure."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -8,7 +9,7 @@ from .homes import Placement
 from .rates import VolumeRates
 from .step_cost import StepModel, VisitCost
 from .timeline import Ring, Turn, play
-from .visits import Visit, write_order
+from .visits import Visit, num_ahead, write_order
 
 
 def play_step(
@@ -36,7 +37,7 @@ def play_step(
     # down to host memory go on beside the next one.
     lasting = [i for i, cost in enumerate(costs) if cost.costs[4] or (on_cpu and cost.costs[3])]
     written = lasting[-1] + 1 if lasting else 0
-    ahead = _num_ahead(placement, visits)
+    ahead = num_ahead(visits, placement.num_slots, partial(takes_slot, placement))
     turns = [
         Turn(
             **given,
@@ -87,13 +88,3 @@ def takes_slot(placement: Placement, visit: Visit) -> bool:
     if visit.record in placement.cached and visit.reads == "weights":
         return False
     return visit.reads != "nothing" or visit.writes or visit.held
-
-
-def _num_ahead(placement: Placement, visits: Sequence[Visit]) -> int:
-    """How many of the next step's first visits are read ahead: those that slots can hold."""
-    used = 0
-    for i, visit in enumerate(visits):
-        used += takes_slot(placement, visit)
-        if used > placement.num_slots:
-            return i
-    return len(visits)

@@ -1,6 +1,6 @@
 """The order of a step: which record is visited when, what is read, done and written. Pure."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -168,6 +168,23 @@ def write_order(visits: Sequence[Visit]) -> list[int | None]:
         if visit.writes:
             last[visit.record] = i
     return order
+
+
+def num_ahead(visits: Sequence[Visit], num_slots: int, takes_slot: Callable[[Visit], bool]) -> int:
+    """How many of a pass's first visits can be read before it begins: those that slots can hold.
+
+    Up to the first that needs what computing an earlier one of them leaves, its write or its slot:
+    who drops what was read ahead would wait for that for ever.
+    """
+    used, left = 0, set[int]()
+    for i, visit in enumerate(visits):
+        if takes_slot(visit):
+            used += 1
+            if used > num_slots or visit.record in left:
+                return i
+        if visit.writes or visit.on_host or visit.holds:
+            left.add(visit.record)
+    return len(visits)
 
 
 @cache

@@ -274,3 +274,38 @@ def test_what_the_processor_updates_is_read_ahead_only_after_that_was_asked() ->
         pipeline.run([host_update_visit(2)], compute, ahead=[forward])
         pipeline.run([forward], compute)
     assert events == ["compute update", "read forward", "compute forward"]
+
+
+FORWARD = Visit(record=1, action="forward", reads="state", writes=True, phase="forward")
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        [FORWARD, replace(FORWARD, reads="weights", writes=False)],
+        [host_update_visit(1), replace(FORWARD, writes=False)],
+        [replace(FORWARD, writes=False, holds=True), replace(FORWARD, writes=False, held=True)],
+    ],
+    ids=["written", "updated by the processor", "held"],
+)
+def test_what_was_read_ahead_can_be_dropped_whatever_its_pass_does(ahead: list[Visit]) -> None:
+    """A record that comes twice would wait for a write of a pass that does not come, or have its
+    slot given back twice."""
+    slots = _slots(2)
+
+    def read(visit: Visit, slot: Slot) -> None:
+        assert visit in ahead or slot["holds"] is None, "a slot was given twice"
+        slot["holds"] = visit.record
+
+    def compute(visit: Visit, slot: Slot | None) -> None:
+        time.sleep(0.01)  # in which the reader would read into what is in use
+
+    with closing(Pipeline(slots, Stages(read))) as pipeline:
+        pipeline.run(_visits([0]), compute, ahead=ahead)
+        dropping = threading.Thread(target=pipeline.drop_ahead, daemon=True)
+        dropping.start()
+        dropping.join(PATIENCE)
+        assert not dropping.is_alive()
+        for slot in slots:
+            slot["holds"] = None
+        pipeline.run(_visits(range(2, 8)), compute)

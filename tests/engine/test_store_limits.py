@@ -30,6 +30,23 @@ def test_a_spent_write_budget_pauses_the_run_and_a_larger_one_lets_it_go_on(tmp_
     assert_same_state(again.state(), plain.state())
 
 
+@pytest.mark.parametrize("num_slots", [3, 16])
+def test_a_run_pauses_while_the_drive_reads_for_the_next_step(
+    tmp_path: Path, num_slots: int
+) -> None:
+    """The updates owed are made on what the last step left, however much was read ahead of it."""
+    model = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
+    dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
+    settings = {"clip_way": "deferred", "commit_every_steps": 5, "num_slots": num_slots}
+    plain = Run(tmp_path / "plain", model, dataset)
+    plain.go()
+    paused = Run(tmp_path / "paused", model, dataset, **settings)
+    polls = iter([None, None, "pause"])
+    assert paused.go(poll=lambda: next(polls)).outcome == "paused"  # type: ignore[arg-type]
+    assert paused.go().outcome == "succeeded"
+    assert_same_state(paused.state(), plain.state())
+
+
 def test_a_run_whose_state_is_gone_says_so_instead_of_starting_over(tmp_path: Path) -> None:
     """As when the drive is not mounted after a restart."""
     model = make_tiny_llama(tmp_path / "model", tied=True, seed=1)
