@@ -1,11 +1,13 @@
 """A timed step of random weights: what it writes is told by what it is, the base is none of it."""
 
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 
 from headrace.engine import TrainConfig, bench_step, method_spec, shape_spec
+from headrace.engine.pipeline import Pipeline
 from headrace.storage import VolumeConfig
 
 MIB = 2**20
@@ -100,3 +102,26 @@ def test_a_drive_reads_for_the_next_step_while_this_one_ends(tmp_path: Path, way
     assert each == again == plan["link_bytes"][way]["nvme_read"] == twice - once
     if way == "serial":  # in the other the first step has no update to make
         assert 0 < once - 2 * each <= 2 * plan["slot_bytes"]
+
+
+def test_what_is_still_read_ahead_when_a_step_begins_is_in_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The median of two steps would else be of one that has its first records for nothing."""
+    real = Pipeline.wait_ahead
+
+    def wait_ahead(pipeline: Pipeline[Any]) -> None:
+        sleep(0.3)
+        real(pipeline)
+
+    monkeypatch.setattr(Pipeline, "wait_ahead", wait_ahead)
+    result = bench_step(
+        TrainConfig(model="m", dataset="d", state_tier="nvme", commit_every_steps=100),
+        spec=shape_spec("tiny", 2),
+        tokens_per_row=8,
+        slots=(2,),
+        volumes=[VolumeConfig(path=tmp_path)],
+        num_steps=1,
+        commit=False,
+    )
+    assert result["runs"]["2"]["step_seconds"] >= 0.3
