@@ -77,7 +77,8 @@ class Mover:
         """Begin to bring an updated record home; `slot.free` says when the slot is free."""
         work = self._work
         slot.free = slot.done
-        if not visit.writes or self.drop_writes:
+        # An update that was pending is of the step before, whatever becomes of this one.
+        if not visit.writes or (self.drop_writes and not visit.pending):
             return _nothing_left
         name = work.spec.records[visit.record].name
         size = work.records[name].padded_bytes

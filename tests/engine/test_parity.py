@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from datasets import write_dataset
+from headrace.engine.gradients import Gradients
 from reference import read_checkpoint, relative_differences, train_reference
-from runs import Run
+from runs import Run, assert_same_state
 from tiny import make_tiny_llama
 
 LENGTHS = [9, 17, 5, 30, 12, 21, 8, 26, 14, 11, 23]
@@ -89,3 +91,37 @@ def test_a_step_whose_gradient_is_not_finite_changes_nothing(tmp_path: Path) -> 
         assert len(warnings) == 1 and "not finite" in warnings[0].message
         state = run.state()
         assert not any(bool(t.any()) for name, t in state.items() if "exp_avg" in name)
+
+
+def test_a_step_that_is_not_finite_leaves_no_trace_in_what_was_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third of five steps is skipped; whatever was read for the fourth meanwhile, and however
+    updates wait, the bits are those of a run that commits every step."""
+    steps = 0
+    norm = Gradients.norm
+
+    def norm_of_step(gradients: Gradients) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        found = norm(gradients)
+        return found * float("nan") if steps == 3 else found
+
+    monkeypatch.setattr(Gradients, "norm", norm_of_step)
+    folder = make_tiny_llama(tmp_path / "model", tied=True, seed=4)
+    dataset = write_dataset(tmp_path / "data", LENGTHS, vocab=384)
+    runs = []
+    for i, settings in enumerate(
+        (
+            {},
+            {"commit_every_steps": 9, "clip_way": "serial"},
+            {"commit_every_steps": 9, "clip_way": "deferred"},
+            {"commit_every_steps": 9, "clip_way": "deferred", "num_slots": 16},
+            {"commit_every_steps": 9, "clip_way": "speculative", "state_tier": "host"},
+        )
+    ):
+        steps = 0
+        runs.append(Run(tmp_path / f"{i}", folder, dataset, max_steps=5, **settings))
+        runs[-1].go()
+        assert [m["skipped"] for m in runs[-1].metrics()] == [False, False, True, False, False]
+        assert_same_state(runs[-1].state(), runs[0].state())
