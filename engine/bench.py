@@ -184,14 +184,14 @@ def _time_steps(
     outcomes, steps = list[StepOutcome](), list[_Timed]()
     pending: PendingUpdate | None = None
     written = store.written()
-    warm: Links = {}
+    since: Links = {}
     for step in range(1, timing.num_steps + 2):
         batches = random_batches(work, timing.tokens_per_row, generator)
         with timing.around(step - 1):
             started = perf_counter()
-            if step == 2:  # what the steps move is whole, and what they wait for is in their time
+            if step == 2 or timing.commit:
                 mover.pipeline.wait_ahead()
-                warm = links_of(work)
+                since = links_of(work)
             work.store.begin(step)
             inputs = StepInputs(
                 microbatches=batches,
@@ -209,27 +209,26 @@ def _time_steps(
             if timing.commit:  # what the processor still does belongs to this step
                 mover.host_updates.wait_all()
             seconds = perf_counter() - started
+        now = links_of(work)  # what a commit moves is no step's
+        owed = inputs.pending is not None
+        planned = truth.expected(
+            batches, inputs.way, outcomes[-1], owed=owed, committed=timing.commit
+        )
         steps.append(
             _Timed(
                 way=inputs.way,
                 microbatches=len(batches),
                 seconds=seconds,
-                planned_seconds=truth.expected(
-                    batches,
-                    inputs.way,
-                    outcomes[-1],
-                    owed=inputs.pending is not None,
-                    committed=timing.commit,
-                ).seconds,
+                planned_seconds=planned.seconds,
                 commit_seconds=_commit(work, mover) if timing.commit else 0.0,
             )
         )
         timing.tell(f"step {step} of {timing.num_steps + 1}: {seconds:.2f} s")
-    mover.pipeline.wait_ahead()
-    moved = {
-        link: round((now - warm[link]).payload_bytes / timing.num_steps)
-        for link, now in links_of(work).items()
-    }
+    if not timing.commit:
+        mover.pipeline.wait_ahead()
+        now = links_of(work)
+    count = 1 if timing.commit else timing.num_steps
+    moved = {link: round((now[link] - since[link]).payload_bytes / count) for link in now}
     written = {kind: size - written[kind] for kind, size in store.written().items()}
     mover.host_updates.wait_all()
     updates = asdict(mover.host_updates.stats)
