@@ -21,7 +21,7 @@ def test_what_was_freed_is_given_back_though_something_above_it_lives() -> None:
     before = resident()
     blocks = [torch.ones(MIB // 32) for _ in range(BLOCKS)]  # of 128 KiB
     full = resident()
-    assert full - before > 80 * MIB
+    assert full - before > 50 * MIB  # of 100: tests before this one have left some free
     kept = blocks[::100]
     del blocks
     trim_heap()

@@ -286,9 +286,15 @@ def test_a_poll_costs_nothing_while_nothing_happens(
     client: httpx2.Client, daemon: FakeDaemon
 ) -> None:
     job = daemon.journal.add_job(some_job())
-    etag = client.get(f"{JOBS}/{job.id}").headers["etag"]
-    seen = {"if-none-match": etag}
-    assert client.get(f"{JOBS}/{job.id}", headers=seen).status_code == 304
+    seen: dict[str, str] = {}
+
+    def again() -> int:
+        """Two polls; the status of the second."""
+        seen["if-none-match"] = client.get(f"{JOBS}/{job.id}").headers["etag"]
+        return client.get(f"{JOBS}/{job.id}", headers=seen).status_code
+
+    # The estimated times of a job that waits go on with the clock: a second may begin in between.
+    assert any(again() == 304 for _ in range(3))
     daemon.journal.set_fields(job.id, engine={"step": 1})
     assert client.get(f"{JOBS}/{job.id}", headers=seen).status_code == 200
 
