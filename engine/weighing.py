@@ -1,6 +1,7 @@
 """Which placements are best: by the formula for all of them, played through for the best. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from .cost import step_seconds
@@ -19,6 +20,7 @@ _NUM_REARRANGED, _MOST_REARRANGED = 120, 5  # records, of all placements togethe
 _NUM_SETTLED = 3  # of them, the best, where there are few records; else one
 _AWAY_GAIN = 0.02  # state leaves the device for a step that is so much shorter
 _BET_GAIN = 0.03  # a lost bet costs more: one that clips in seven steps loses what this gains
+_STEADY_GAIN = 0.02  # a drive's pace varies: fewer slots than usual only for so much shorter a step
 _EQUAL = 2e-9  # seconds: steps that differ by less are taken to be as long
 
 
@@ -64,8 +66,26 @@ class Weighed:
         for preferred, gain in ((at_home, _AWAY_GAIN), (certain, _BET_GAIN)):
             nearly = [one for one in preferred if one[0] <= shortest[0] * (1 + gain)]
             if nearly:
-                return min(nearly, key=_rank)
-        return shortest
+                return self._steadier(min(nearly, key=_rank), device_limit, host_limit)
+        return self._steadier(shortest, device_limit, host_limit)
+
+    def _steadier(
+        self, one: tuple[float, Placement], device_limit: int, host_limit: int
+    ) -> tuple[float, Placement]:
+        """The same through the usual number of slots, where a drive is in it and these fit.
+
+        The steps that are played have a drive of one pace. A real one has not, and two slots, one
+        read into while the other is written, make each wait for the slower of the two.
+        """
+        sizes, (seconds, placement) = self._model.sizes, one
+        few = placement.num_slots < DEFAULT_SLOTS and sizes.config.num_slots is None
+        if not few or "nvme" not in placement.tiers:
+            return one
+        usual = replace(placement, num_slots=DEFAULT_SLOTS)
+        if sizes.device(usual) > device_limit or sizes.host(usual) > host_limit:
+            return one
+        longer = self.played(usual)
+        return (longer, usual) if longer <= seconds * (1 + _STEADY_GAIN) else one
 
     def _refined(
         self, placements: Sequence[Placement], limits: Mapping[str, int]

@@ -65,13 +65,13 @@ CPU = (
 _LLAMA = "llama-8b-vocab-32k"
 CUDA = (
     Case(name="state on the device", shape=_LLAMA, layers=8, throttle=1400, rows=16, tokens=1024,
-         microbatches=4, commits=False, steps=3,
+         microbatches=4, commits=False, steps=5,
          settings={"device_bytes": 64 * GIB, "host_bytes": 40 * GIB}),
     Case(name="state in host memory", shape=_LLAMA, layers=8, throttle=1400, rows=16, tokens=1024,
-         microbatches=4, commits=False, steps=3,
+         microbatches=4, commits=False, steps=5,
          settings={"device_bytes": 16 * GIB, "host_bytes": 64 * GIB}),
     Case(name="many tokens", shape=_LLAMA, layers=4, throttle=1400, rows=64, tokens=1024,
-         microbatches=16, commits=False, steps=3,
+         microbatches=16, commits=False, steps=5,
          settings={"device_bytes": 24 * GIB, "host_bytes": 40 * GIB}),
     Case(name="state on the drive", shape=_LLAMA, layers=1, throttle=1400, rows=32, tokens=1024,
          microbatches=4, steps=2,

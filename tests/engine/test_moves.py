@@ -10,7 +10,7 @@ from headrace.engine import TrainConfig, shape_spec
 from headrace.engine.home_choices import repeat
 from headrace.engine.homes import Placement, Tier
 from headrace.engine.moves import neighbours, settled
-from headrace.engine.rates import default_rates
+from headrace.engine.rates import VolumeRates, default_rates
 from headrace.engine.sizes import Sizes
 from headrace.engine.step_cost import StepModel
 from headrace.engine.step_load import StepLoad
@@ -20,6 +20,11 @@ GIB = 2**30
 SPEC = shape_spec("llama-8b-vocab-32k", 3)
 COUNT = len(SPEC.records)
 LAYERS = SPEC.indices["layer"]
+# Weights, gradients and activations on the device: only updates pass the ring, behind backward.
+BOUND_BY_A_DRIVE = Placement(
+    tiers=repeat("nvme", COUNT), num_slots=2, keep_layers=tuple(range(len(LAYERS))),
+    keep_grads=True, grad_tier="device", cached=tuple(range(COUNT)),
+)  # fmt: skip
 MIXED: tuple[Tier, ...] = ("nvme", *repeat("host", COUNT - 2), "device")
 
 
@@ -109,3 +114,34 @@ def test_weights_that_are_cached_are_left_where_they_are() -> None:
     sizes = sizes_of()
     placed = Placement(tiers=repeat("nvme", COUNT), num_slots=2)
     assert not list(neighbours(sizes, replace(placed, cached=(0, 1)), 24 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"), [({}, 3), ({"num_slots": 2}, 2)], ids=["left to the plan", "asked for"]
+)
+def test_a_drive_that_is_slower_in_both_directions_at_once_still_gets_three_slots(
+    settings: dict[str, Any], slots: int
+) -> None:
+    # Played at one pace, two slots are shorter by a hair here: they read and write in turn.
+    drives = VolumeRates(read=1.8e9, write=2.6e9, mixed=1.98e9)
+    sizes = sizes_of(state_tier="nvme", batch_rows=64, microbatch_rows=16, **settings)
+    weighed = Weighed(StepModel(sizes, default_rates("cuda"), StepLoad.of(sizes)), drives)
+    begun = BOUND_BY_A_DRIVE
+    three = weighed.played(replace(begun, num_slots=3))
+    assert weighed.played(begun) < three < 1.02 * weighed.played(begun)
+    limits = {"device_limit": sizes.device(replace(begun, num_slots=3)), "host_limit": 64 * GIB}
+    seconds, found = weighed.fastest([begun], **limits)
+    assert found.num_slots == slots
+    assert seconds == weighed.played(found)
+
+
+def test_where_three_slots_do_not_fit_two_stay() -> None:
+    drives = VolumeRates(read=1.8e9, write=2.6e9, mixed=1.98e9)
+    sizes = sizes_of(state_tier="nvme", batch_rows=64, microbatch_rows=16)
+    weighed = Weighed(StepModel(sizes, default_rates("cuda"), StepLoad.of(sizes)), drives)
+    begun = BOUND_BY_A_DRIVE
+    for limits in (
+        {"device_limit": sizes.device(begun), "host_limit": 64 * GIB},
+        {"device_limit": 128 * GIB, "host_limit": sizes.host(begun)},
+    ):
+        assert weighed.fastest([begun], **limits)[1].num_slots == 2
