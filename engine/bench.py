@@ -37,6 +37,7 @@ from .workspace import Workspace
 Around = Callable[[int], AbstractContextManager[None]]
 Look = Callable[[Workspace], Mapping[str, Any]]
 Tell = Callable[[str], None]
+NumSteps = int | Callable[[float], int]
 
 
 def _nothing_around(step: int) -> AbstractContextManager[None]:
@@ -48,7 +49,7 @@ class _Timing:
     """What is timed: the steps' data, how many, and what surrounds them."""
 
     tokens_per_row: int
-    num_steps: int
+    num_steps: NumSteps
     seed: int
     commit: bool
     around: Around
@@ -64,7 +65,7 @@ def bench_step(
     tokens_per_row: int,
     slots: Sequence[int | None],
     volumes: Sequence[VolumeConfig] | None = None,
-    num_steps: int = 3,
+    num_steps: NumSteps = 3,
     seed: int = 0,
     commit: bool = True,
     around: Around = _nothing_around,
@@ -72,8 +73,8 @@ def bench_step(
     tell: Tell = lambda line: None,
     rates: Rates | None = None,
 ) -> dict[str, Any]:
-    """Time `num_steps` steps (after one that warms up) for each number of slots.
-    None leaves the number to the plan and is named "auto".
+    """Time `num_steps` steps (after one that warms up), or what a function makes of a step's planned
+    seconds, for each number of slots. None leaves that to the plan and is named "auto".
 
     The first entry of `slots` that is 1 gives each stage's own seconds, since nothing overlaps
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and
@@ -83,8 +84,7 @@ def bench_step(
     last step is committed, is part of a run's result. `tell` hears how far it is, line by line. The
     plan goes by `rates` instead of what is known of the box.
 
-    What is frozen has room on the volumes only where it lives there: random weights are in no
-    files, and training never writes them.
+    What is frozen has room on the volumes only where it lives there: training never writes it.
     """
     keep_compiled(config)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
@@ -161,7 +161,9 @@ def _time_slots(
                 mover.flush_homes()
             store.commit({})
             made = {"start_seconds": perf_counter() - started, "imported_bytes": store.written()}
-            return {**made, **_time_steps(work, mover, timing, store), **timing.look(work)}
+            wanted = timing.num_steps
+            count = wanted if isinstance(wanted, int) else wanted(plan.forecast.step.seconds)
+            return {**made, **_time_steps(work, mover, timing, store, count), **timing.look(work)}
     finally:
         TensorStore.remove(volumes, name=name)
 
@@ -176,7 +178,7 @@ def _named(num_slots: int | None) -> str:
 
 
 def _time_steps(
-    work: Workspace, mover: Mover, timing: _Timing, store: CountingStore
+    work: Workspace, mover: Mover, timing: _Timing, store: CountingStore, num_steps: int
 ) -> dict[str, Any]:
     config = work.config
     generator = torch.Generator().manual_seed(timing.seed + 1)
@@ -185,7 +187,7 @@ def _time_steps(
     pending: PendingUpdate | None = None
     written = store.written()
     since: Links = {}
-    for step in range(1, timing.num_steps + 2):
+    for step in range(1, num_steps + 2):
         batches = random_batches(work, timing.tokens_per_row, generator)
         with timing.around(step - 1):
             started = perf_counter()
@@ -223,11 +225,11 @@ def _time_steps(
                 commit_seconds=_commit(work, mover) if timing.commit else 0.0,
             )
         )
-        timing.tell(f"step {step} of {timing.num_steps + 1}: {seconds:.2f} s")
+        timing.tell(f"step {step} of {num_steps + 1}: {seconds:.2f} s")
     if not timing.commit:
         mover.pipeline.wait_ahead()
         now = links_of(work)
-    count = 1 if timing.commit else timing.num_steps
+    count = 1 if timing.commit else num_steps
     moved = {link: round((now[link] - since[link]).payload_bytes / count) for link in now}
     written = {kind: size - written[kind] for kind, size in store.written().items()}
     mover.host_updates.wait_all()

@@ -1,10 +1,9 @@
 """Measuring a model's own layers and head: operations a second at several microbatch sizes."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle
-from statistics import mean
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from .measure_memory import MeasuringSizes, layer_records
 from .measure_work import least_update, measure_work
 from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
-from .stopwatch import Stopwatch, now
+from .stopwatch import Stopwatch, now, usual
 
 # Microbatches that a layer is timed with, while one pass takes no longer than `_LONG_SECONDS`.
 TOKENS = {"cpu": (64, 256, 1024), "cuda": (1024, 4096, 16384)}
@@ -39,8 +38,11 @@ def measure_shape(
     most_tokens: int | None = None,
     most_bytes: int | None = None,
     row_tokens: int | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> ShapeRates:
     """Operations a second of a layer, forward and backward, and of the head, of one round.
+
+    Microbatches have these `sizes` in tokens, by default those of `_sizes`.
 
     On a CPU a layer's rows have `row_tokens` tokens, where that is given: attention reaches fewer
     operations a second than the products, and has more of them in long rows.
@@ -51,7 +53,7 @@ def measure_shape(
     room = MeasuringSizes(spec, config, most_bytes)
     long = round_clock(config.device, full=full, parts=LAYER_PARTS[config.device])
     layers, head_flops, visit_seconds = _time_passes(
-        spec, config, long, room, most_tokens, row_tokens
+        spec, config, long, room, most_tokens, row_tokens, sizes or _sizes(config, most_tokens)
     )
     return ShapeRates(
         measured_at=now(),
@@ -69,18 +71,17 @@ def _time_passes(
     room: MeasuringSizes,
     most_tokens: int | None,
     row_tokens: int | None,
+    sizes: Sequence[int],
 ) -> tuple[tuple[LayerRate, ...], float, float]:
     """Layers at several sizes of a microbatch, the head, and what a visit takes beside them; what
     that took is free again."""
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     module = LayerModule(spec, device=clock.device, dtype=dtype, compile=config.compile)
-    least, head_tokens = TOKENS[config.device][0], _head_tokens(spec, config, most_tokens)
-    copies = room.num_copies(least, head_tokens)
+    head_tokens = _head_tokens(spec, config, most_tokens)
+    copies = room.num_copies(sizes[0], head_tokens)
     surroundings = _Surroundings(spec, module, clock, dtype, copies)
     layers: list[LayerRate] = []
-    for tokens in TOKENS[config.device]:
-        if layers and most_tokens is not None and tokens > 2 * most_tokens:
-            break
+    for tokens in sizes:
         if layers and not room.fits(copies, tokens):
             break
         kept = room.num_kept(copies, tokens)
@@ -95,6 +96,16 @@ def _time_passes(
     head = _time_head(spec, config, module, surroundings, clock, dtype, head_tokens)
     visit = 0.0 if config.device == "cuda" else _time_visit(spec, module, surroundings, dtype)
     return tuple(layers), head, visit
+
+
+def _sizes(config: TrainConfig, most_tokens: int | None) -> list[int]:
+    """Tokens of the microbatches to be timed, ascending: on a CPU `most_tokens` is one of them.
+    From some size on a layer's pieces take fresh pages: between two sizes a rate is a guess."""
+    sizes = TOKENS[config.device]
+    if most_tokens is None:
+        return list(sizes)
+    own = {most_tokens} if config.device == "cpu" and sizes[0] < most_tokens < sizes[-1] else set()
+    return sorted({sizes[0], *own, *(one for one in sizes if one <= 2 * most_tokens)})
 
 
 def _time_layer(
@@ -167,12 +178,12 @@ def _time_kept(
         weights, graph = passed.pop()
         surroundings.keep(*backward(graph, weights, grad))
 
-    while sum(there) + sum(back) < 2 * clock.part_seconds or not back:
+    while not (back and clock.is_enough(there) and clock.is_enough(back)):
         for times, call in ((there, go), (back, come_back)):
             for _ in range(num_layers):
                 surroundings.between()
                 times.append(clock.once(call))
-    return mean(there), mean(back)
+    return usual(there), usual(back)
 
 
 class _Surroundings:

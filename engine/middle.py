@@ -2,13 +2,16 @@
 
 A processor that others share is faster in one second and slower in the next, by a third and more.
 Figures that were taken one after the other would each be of another such second, and a plan made of
-them of none. So each is taken once a round, and the middle one of the rounds counts. Where other
-work held up all of them, the best of each counts: what the box can do, and not what was left.
+them of none. So each is taken once a round, and the middle one of the rounds counts. Of what a
+model's layers take it is their mean, in seconds, without rounds that took twice as long as the
+middle one: a step is the sum of dozens of such figures, in slow and in fast tenths of a second, and
+the slow ones are further from the middle than the fast ones. Where other
+work held up all rounds, the best of each counts: what the box can do, and not what was left.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import harmonic_mean, mean, median, median_low
 from typing import TypeVar
 
 from .rates import LayerRate, Rates, ShapeRates
@@ -34,18 +37,30 @@ def middle_box(rounds: Sequence[Rates], *, best: bool = False) -> Rates:
 
 
 def middle_shape(rounds: Sequence[ShapeRates], *, best: bool = False) -> ShapeRates:
-    """The middle of what `measure_shape` found, or the best; of sizes that not every round came to,
+    """The mean of what `measure_shape` found, or the best; of sizes that not every round came to,
     none."""
-    one_of = max if best else median
+    one_of = max if best else _mean_rate
     sizes = [{rate.tokens: rate for rate in one.layers} for one in rounds]
     common = [tokens for tokens in sizes[0] if all(tokens in known for known in sizes)]
     return replace(
         rounds[-1],
         layers=tuple(_layer([known[tokens] for known in sizes], one_of) for tokens in common),
         head_flops=one_of([one.head_flops for one in rounds]),
-        visit_seconds=(min if best else median)([one.visit_seconds for one in rounds]),
+        visit_seconds=(min if best else _mean_seconds)([one.visit_seconds for one in rounds]),
         work=_works((one.work for one in rounds), one_of),
     )
+
+
+def _mean_rate(rates: Sequence[float]) -> float:
+    """The rate of what took the mean of the seconds that these tell, without those of twice the
+    middle."""
+    least = median_low(rates) / 2
+    return harmonic_mean([rate for rate in rates if rate >= least])
+
+
+def _mean_seconds(seconds: Sequence[float]) -> float:
+    most = 2 * median_low(seconds)
+    return mean(one for one in seconds if one <= most)
 
 
 def _layer(rounds: Sequence[LayerRate], one_of: OneOf) -> LayerRate:

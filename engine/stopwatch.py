@@ -1,6 +1,6 @@
 """Times calls on a device, for calibration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from statistics import mean, median
 from time import perf_counter
@@ -16,7 +16,7 @@ class Stopwatch:
     """Times calls on a device: after one that warms up, those there is time for, `least` at least.
 
     On a GPU the median of them counts. A processor is held up now and then, by whoever shares it,
-    and a step is the sum of many calls, so there it is their mean.
+    and a step is the sum of many calls, so there it is their `usual` one.
     """
 
     def __init__(self, device: torch.device, part_seconds: float, *, least: int = 3) -> None:
@@ -30,10 +30,15 @@ class Stopwatch:
         """Seconds of one call; what is done `between` calls does not count."""
         self.once(call)
         times: list[float] = []
-        while len(times) < self.least or sum(times) < self.part_seconds:
+        while len(times) < self.least or not self.is_enough(times):
             between()
             times.append(self.once(call))
-        return median(times) if self.device.type == "cuda" else mean(times)
+        return median(times) if self.device.type == "cuda" else usual(times)
+
+    def is_enough(self, times: Sequence[float]) -> bool:
+        """Whether these calls took the seconds of a figure, the longest of them left out: one that
+        was held up shall not stand for all."""
+        return sum(times) - max(times, default=0.0) >= self.part_seconds
 
     def once(self, call: Callable[[], object]) -> float:
         """Seconds of this one call."""
@@ -46,6 +51,13 @@ class Stopwatch:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def usual(times: Sequence[float]) -> float:
+    """Their mean; without the longest one where that took more than twice the mean of the others:
+    a call that something held up says little of those that come."""
+    *others, longest = sorted(times)
+    return mean(others) if others and longest > 2 * mean(others) else mean(times)
 
 
 def now() -> str:

@@ -3,13 +3,22 @@
 Compute is measured when a case begins, and on a CPU also behind the steps of each run: what is
 planned by rates of before is held to the steps, and so is the same plan at the mean of both speeds,
 which leaves the model's own error. The next run is planned by the last few rounds of measuring, so
-that no figure is old; a run on an unsteady box is made again while there is time. A run that fails
-is told, and the others go on; so is one that the plan refuses. The result is written after every
-run, and taken up where it is there already, so that it can be made in several parts.
+that no figure is old. What is measured is the median of five samples, each the mean of as many
+steps as take a second and a half.
+
+A run says nothing of a plan while the box changes its speed: where its samples are further apart
+than `SPREAD` of their median, or what is measured behind it makes the plan more than `DRIFT` longer
+or shorter, it is made again at once, up to `--repeat` times. The first steady one counts, whatever
+its error; one that never was is shown as it is and counts as missed. What the others gave is kept.
+
+A run that fails is told, and the others go on; so is one that the plan refuses. The result is
+written after every run, and taken up where it is there already, so that it can be made in several
+parts.
 """
 
 import argparse
 import gc
+import hashlib
 import json
 import platform
 import sys
@@ -20,9 +29,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from math import inf
+from math import ceil, inf
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from time import monotonic, perf_counter, process_time
 from typing import Any
 
@@ -55,14 +64,21 @@ from headrace.storage import HeldUp, VolumeConfig, calibrate_volume
 MEDIAN_ERROR, WORST_ERROR, AUTO_SLACK = 0.10, 0.20, 0.05
 LEAST_MEMORY, MOST_MEMORY = 0.95, 1.00  # of what is planned, taken
 SLACK_BYTES = 100 * MIB  # above the plan, of resident memory on a CPU
-STEADY, SPREAD = 0.06, 0.25  # of the planned step, before and behind it; of the steps of a run
+# How far the planned step may move from before a run to behind it, and how far its samples may be
+# apart, by their median: half of the runs are held to the one, all to the other.
+DRIFT, SPREAD = 0.10, 0.20
+SAMPLES, SAMPLE_SECONDS = 5, 1.5  # on a CPU; on a GPU a sample is a step
+SURE = 0.8  # of a planned step, taken at least
 MOVED = 0.03  # of the probe, on a GPU: from here on compute is measured again
-ROUNDS_AFTER, ROUNDS_COUNTED = 2, 4  # of measuring behind the steps, on a CPU; for the next plan
+ROUNDS_AFTER, ROUNDS_COUNTED = 4, 8  # of measuring behind the steps, on a CPU; for the next plan
 MINUTES = {"cpu": 12.0, "cuda": 4.0}
-TRIES = 3
+REPEAT = 3
+FORM = 3  # of a result: one of another form is not gone on with
 FAIR_RIVALS = ("ratel", "memascend", "zero_infinity")  # on a CPU with auto's own budgets
 RESULTS = Path(__file__).parent / "results"
+ROOMS = [Path(__file__).parents[2] / room for room in ("engine", "storage")]
 Row = dict[str, Any]
+Errors = tuple[float, float] | None  # in the middle and at worst
 
 
 class Probe:
@@ -122,7 +138,7 @@ class Bench:
         """Plan and time one run; with `refused` where the plan has no such run, with `failed` when
         it could not be made."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        row: Row = {"case": case.name, "strategy": strategy, "at": now}
+        row: Row = {"case": case.name, "strategy": strategy, "at": now, "sources": sources()}
         started = monotonic()
         try:
             row |= self._measure(case, strategy)
@@ -151,7 +167,8 @@ class Bench:
                 row_tokens=case.tokens,
             )
             self._held_up[case.name] = found.held_up
-            self._rounds[case.name] = [found.shapes[shape_key(case.spec, config)]]
+            # It is a mean of rounds itself.
+            self._rounds[case.name] = [found.shapes[shape_key(case.spec, config)]] * ROUNDS_AFTER
             self._calibrated[case.name] = (probed + self._probe.seconds()) / 2
         return self._calibrated[case.name]
 
@@ -181,7 +198,7 @@ class Bench:
             tokens_per_row=case.tokens,
             slots=[config.num_slots],
             volumes=[volume],
-            num_steps=self._steps or case.steps,
+            num_steps=case.steps if on_gpu else lambda planned: SAMPLES * self._per_sample(planned),
             commit=case.commits,
             around=around,
             look=lambda work: {"left_in_arena": work.arena.free_bytes, "plan_itself": work.plan},
@@ -190,7 +207,10 @@ class Bench:
         probed = self._probe.seconds() / at_calibration - 1
         (run,) = found["runs"].values()
         plan, timed = run["placement"], run["all_step_seconds"][1:]
-        spread = (max(timed) - min(timed)) / run["step_seconds"]
+        each = 1 if on_gpu else len(timed) // SAMPLES
+        samples = means(timed, each)
+        measured = median(samples)
+        spread = (max(samples) - min(samples)) / measured
         host = plan["total_host_bytes"]
         reserved = torch.cuda.max_memory_reserved() if on_gpu else None
         # CUDA's own start-up is planned too, and nothing that torch reserves.
@@ -205,7 +225,9 @@ class Bench:
             "ways": run["ways"],
             "same_run": same_run(plan, run["ways"]),
             "planned_seconds": run["planned_seconds"],
-            "measured_seconds": run["step_seconds"],
+            "measured_seconds": measured,
+            "samples": samples,
+            "steps_of_a_sample": each,
             "all_seconds": timed,
             "planned_phases": plan["forecast"]["step"]["phases"],
             "passes": run["passes"],
@@ -213,14 +235,14 @@ class Bench:
             "processor_seconds": median(worked[1:]),
             "held_up": median(held_up[1:]),
             "held_up_at_calibration": self._held_up[case.name],
-            "error": run["planned_seconds"] / run["step_seconds"] - 1,
+            "error": run["planned_seconds"] / measured - 1,
             "planned_then_seconds": then,
-            "error_then": then / run["step_seconds"] - 1,
+            "error_then": then / measured - 1,
             "drift": drift,
             "layers_drift": layers_drift,
             "probe_drift": probed,
             "spread": spread,
-            "steady": abs(drift) <= STEADY and spread <= SPREAD,
+            "steady": abs(drift) <= DRIFT and spread <= SPREAD,
             "planned_device_bytes": plan["total_device_bytes"],
             "reserved_share": reserved and reserved / reservable,
             "planned_host_bytes": host,
@@ -228,13 +250,19 @@ class Bench:
             "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
         }
 
+    def _per_sample(self, planned: float) -> int:
+        """Steps of a sample that is long enough, unless the plan is much too long."""
+        return self._steps or max(1, ceil(SAMPLE_SECONDS / (SURE * planned)))
+
     def _drift(self, case: Case, config: TrainConfig, plan: Plan, way: Way) -> tuple[float, float]:
         """How much longer the planned step, and a layer, take by what is measured now than by what
         was when it was planned. The case's next run is planned by the last rounds."""
         shapes: list[ShapeRates] = []
         for _ in range(ROUNDS_AFTER):
             most, row = most_tokens(case), case.tokens
-            shapes.append(measure_shape(case.spec, config, most_tokens=most, row_tokens=row))
+            shapes.append(
+                measure_shape(case.spec, config, most_tokens=most, row_tokens=row, sizes=[most])
+            )
             trim_heap()
         self._rounds[case.name] = [*self._rounds[case.name], *shapes][-ROUNDS_COUNTED:]
         volumes, key = [self.volume(case)], shape_key(case.spec, config)
@@ -247,6 +275,19 @@ class Bench:
         return slower(plan, way, now) - 1, layer / layer_seconds(
             before.layers, most_tokens(case)
         ) - 1
+
+
+def means(seconds: Sequence[float], each: int) -> list[float]:
+    """Of so many consecutive ones, one after the other."""
+    return [mean(seconds[i : i + each]) for i in range(0, len(seconds), each)]
+
+
+def sources() -> str:
+    """What tells one state of the product's code from another."""
+    digest = hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in room.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def most_tokens(case: Case) -> int:
@@ -294,64 +335,85 @@ def run_all(
     only: list[str] | None,
     *,
     minutes: float,
-    repeats: int,
+    times: int,
+    repeat: int,
     before: list[Row],
     keep: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
-    """Every run `repeats` times but for those `before`, as far as there is time; then those that
-    were on an unsteady box again, likewise. After each one all rows so far are to be `keep`-t."""
+    """Every run `times` times but for those `before`, as far as there is time. One that is unsteady
+    is made again at once, up to `repeat` times over all parts of a result. After each one all rows
+    so far are to be `keep`-t."""
     end = monotonic() + 60 * minutes
     rows = list(before)
-    known = {(row["case"], row["strategy"]) for row in before}
+    took: list[float] = []
 
     def has_time() -> bool:
-        took = [row["wall_seconds"] for row in rows[len(before) :]]
         return monotonic() + max(took, default=0.0) < end
 
+    def settle(i: int, case: Case, name: str) -> None:
+        """Make row i, which is there or is to be added, until it is steady."""
+        while has_time() and (i == len(rows) or is_in_doubt(rows[i], repeat)):
+            row = bench.run(case, name)
+            took.append(row["wall_seconds"])
+            print(line(row), file=sys.stderr, flush=True)
+            if i < len(rows):
+                row["discarded"] = [*rows[i].get("discarded", []), discarded(rows[i])]
+            rows[i:] = [row, *rows[i + 1 :]]
+            keep(rows)
+
     for case in cases:
-        names = only or contenders_of(bench, case, known)
-        for name in names * repeats:
-            if (case.name, name) in known or not has_time():
-                continue
-            rows.append(bench.run(case, name))
-            print(line(rows[-1]), file=sys.stderr, flush=True)
-            keep(rows)
-    by_name = {case.name: case for case in cases}
-    for tries in range(1, TRIES):
-        for i, row in enumerate(rows):
-            if row.get("steady", True) or row["case"] not in by_name:
-                continue
-            if row.get("tries", 1) > tries or monotonic() + row["wall_seconds"] > end:
-                continue
-            again = bench.run(by_name[row["case"]], row["strategy"])
-            print(f"again: {line(again)}", file=sys.stderr, flush=True)
-            better = abs(again.get("drift", inf)) <= abs(row["drift"])
-            others = {key: row[key] for key in ("measured_seconds", "error", "drift", "spread")}
-            rows[i] = {
-                **(again if better else row),
-                "tries": row.get("tries", 1) + 1,
-                "other_tries": [*row.get("other_tries", []), others if better else {
-                    key: again.get(key) for key in others
-                }],
-            }  # fmt: skip
-            keep(rows)
+        known = [(row["case"], row["strategy"]) for row in rows]
+        names = only or contenders_of(bench, case, rows, repeat)
+        for name in names:
+            places = [i for i, one in enumerate(known) if one == (case.name, name)]
+            for i in places:
+                settle(i, case, name)
+            for _ in range(times - len(places)):
+                settle(len(rows), case, name)
     return rows
 
 
-def contenders_of(bench: Bench, case: Case, known: set[tuple[str, str]]) -> list[str]:
-    """The strategies to run; none where all are known, so that nothing is measured for them."""
-    if all((case.name, name) in known for name in STRATEGIES):
+def is_in_doubt(row: Row, repeat: int) -> bool:
+    """Whether it was unsteady and may be made again."""
+    return not row.get("steady", True) and len(row.get("discarded", [])) < repeat
+
+
+def discarded(row: Row) -> Row:
+    """What is kept of a run that is made again."""
+    names = ("at", "planned_seconds", "measured_seconds", "samples", "error", "error_then", "drift",
+             "spread")  # fmt: skip
+    return {name: row[name] for name in names}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The runs of an earlier part of a result; none where there is none. ValueError where they are
+    of another form, so that they mean something else."""
+    if not path.exists():
         return []
-    return bench.names(case)
+    found = json.loads(path.read_text())
+    if found.get("form") != FORM:
+        raise ValueError(
+            f"{path} was written by another version of this script (form {found.get('form')}, "
+            f"{FORM} wanted): name another file by --results, or move this one away"
+        )
+    rows: list[Row] = found["runs"]
+    return rows
+
+
+def contenders_of(bench: Bench, case: Case, rows: list[Row], repeat: int) -> list[str]:
+    """The strategies to run; none where all are settled, so that nothing is measured for them."""
+    mine = [row for row in rows if row["case"] == case.name]
+    settled = {row["strategy"] for row in mine if not is_in_doubt(row, repeat)}
+    return [] if settled >= set(STRATEGIES) else bench.names(case)
 
 
 def report(rows: list[Row], device: str) -> dict[str, Any]:
     """All runs, the verdict of each configuration, and whether the promises held."""
     ran = [row for row in rows if was_run(row)]
     cases = {name: verdict(name, rows, device) for name in dict.fromkeys(r["case"] for r in rows)}
-    errors = sorted(abs(row["error"]) for row in ran)
-    then = sorted(abs(row["error_then"]) for row in ran)
+    tries = [one for row in ran for one in (row, *row.get("discarded", []))]
     found = {
+        "form": FORM,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "machine": platform.platform(),
@@ -359,22 +421,32 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": version("torch"),
+        "sources": sorted({row["sources"] for row in rows}),
+        "rule": {"drift": DRIFT, "spread": SPREAD, "samples": SAMPLES,
+                 "sample_seconds": SAMPLE_SECONDS},
         "num_runs": len(ran),
         "num_failed": sum("failed" in row for row in rows),
         "num_refused": sum("refused" in row for row in rows),
         "num_unsteady": sum(not row["steady"] for row in ran),
-        "median_error": median(errors) if errors else None,
-        "worst_error": errors[-1] if errors else None,
-        "median_error_then": median(then) if then else None,
-        "worst_error_then": then[-1] if then else None,
-        "worst_error_on_a_steady_box": max((abs(r["error"]) for r in ran if r["steady"]),
-                                           default=None),
+        "num_repeated": sum(bool(row.get("discarded")) for row in ran),
+        "num_discarded": len(tries) - len(ran),
+        "errors": middle_and_worst(ran),
+        "errors_of_steady_runs": middle_and_worst([row for row in ran if row["steady"]]),
+        "errors_with_what_was_discarded": middle_and_worst(tries),
+        "errors_then": middle_and_worst(ran, "error_then"),
         "cases": cases,
         "not_run": not_run(rows, device),
     }  # fmt: skip
-    promised = bool(errors) and median(errors) <= MEDIAN_ERROR and errors[-1] <= WORST_ERROR
+    middle, worst = middle_and_worst(ran) or (inf, inf)
+    promised = middle <= MEDIAN_ERROR and worst <= WORST_ERROR
     holds = promised and all(one["holds"] for one in cases.values())
     return {**found, "repeated": repeated(ran), "holds": holds, "runs": rows}
+
+
+def middle_and_worst(rows: list[Row], name: str = "error") -> Errors:
+    """Of their errors, without signs."""
+    errors = [abs(row[name]) for row in rows]
+    return (median(errors), max(errors)) if errors else None
 
 
 def was_run(row: Row) -> bool:
@@ -409,16 +481,19 @@ def repeated(ran: list[Row]) -> dict[str, Row]:
 
 
 def verdict(case: str, rows: list[Row], device: str) -> Row:
-    """Of one configuration: its errors, how far `auto` is behind the best, memory where counted."""
+    """Of one configuration: its errors, how far `auto` is behind the best, memory where counted. It
+    holds where every run was steady, and within its bounds."""
     mine = [row for row in rows if row["case"] == case and "refused" not in row]
     ran = [row for row in mine if was_run(row)]
     behind = auto_behind(ran, device)
     memory = all(in_bounds(row) for row in ran)
     errors = [abs(row["error"]) for row in ran]
-    holds = bool(ran) and len(ran) == len(mine) and max(errors) <= WORST_ERROR
+    steady = all(row["steady"] for row in ran)
+    holds = bool(ran) and len(ran) == len(mine) and steady and max(errors) <= WORST_ERROR
     return {
         "worst_error": max(errors, default=None),
         "median_error": median(errors) if errors else None,
+        "num_unsteady": sum(not row["steady"] for row in ran),
         "auto_behind_the_best": behind,
         "memory_as_planned": memory,
         "holds": holds and memory and (behind is None or behind <= AUTO_SLACK),
@@ -497,22 +572,24 @@ def say(found: dict[str, Any]) -> Iterator[str]:
     for name, one in found["repeated"].items():
         count = len(one["measured_seconds"])
         yield f"{name}, {count} times the same run: medians {100 * one['apart']:.0f} % apart"
-    if found["num_runs"]:
-        yield (
-            f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_refused']} "
-            f"refused, {found['num_unsteady']} on an unsteady box: "
-            f"{100 * found['median_error']:.1f} % median, "
-            f"{100 * found['worst_error']:.1f} % worst; at the speed meanwhile "
-            f"{100 * found['median_error_then']:.1f} % and "
-            f"{100 * found['worst_error_then']:.1f} %: "
-            + (
-                f"all held that ran ({len(found['cases'])} cases)"
-                if found["holds"]
-                else "NOT ALL HELD"
-            )
-        )
+    yield (
+        f"{found['num_runs']} runs, {found['num_failed']} failed, {found['num_refused']} refused, "
+        f"{found['num_unsteady']} never steady, {found['num_repeated']} made again "
+        f"({found['num_discarded']} tries): errors {words(found['errors'])}, of the steady ones "
+        f"{words(found['errors_of_steady_runs'])}, with all that was discarded "
+        f"{words(found['errors_with_what_was_discarded'])}, at the speed meanwhile "
+        f"{words(found['errors_then'])}: "
+        + (f"all held that ran ({len(found['cases'])} cases)" if found["holds"] else "NOT ALL HELD")
+    )
     for name, left in found["not_run"].items():
         yield f"{name}: not run by {', '.join(left)}"
+
+
+def words(errors: Errors) -> str:
+    """The middle and the worst one."""
+    if errors is None:
+        return "none"
+    return "{:.1f} % median and {:.1f} % worst".format(*(100 * error for error in errors))
 
 
 def main() -> None:
@@ -520,7 +597,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--volume", type=Path, help="a directory on the drive that is meant")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--steps", type=int, help="timed steps a run, after one; 5 unless given")
+    parser.add_argument("--steps", type=int, help="of a sample on a CPU, however long")
     parser.add_argument("--case", action="append", help="only those whose name begins like this")
     parser.add_argument("--strategy", action="append", help="only these; all unless given")
     parser.add_argument("--minutes", type=float, help="after which no run begins")
@@ -530,7 +607,13 @@ def main() -> None:
         help="the result's file, in place of the dated one; runs that are in it are taken up",
     )
     parser.add_argument(
-        "--repeats",
+        "--repeat",
+        type=int,
+        default=REPEAT,
+        help="how often a run on an unsteady box is made again at most",
+    )
+    parser.add_argument(
+        "--times",
         type=int,
         default=1,
         help="of every run: how far the medians of one run are apart says what no prediction can "
@@ -548,6 +631,10 @@ def main() -> None:
     minutes = options.minutes or MINUTES[options.device]
     date = datetime.now(UTC).date().isoformat()
     path = options.results or RESULTS / f"{date}-prediction-{options.device}.json"
+    try:
+        before = read_rows(path)
+    except ValueError as error:
+        parser.error(str(error))
 
     def keep(rows: list[Row]) -> None:
         path.write_text(json.dumps(report(rows, options.device), indent=1) + "\n")
@@ -559,8 +646,9 @@ def main() -> None:
             cases,
             options.strategy,
             minutes=minutes,
-            repeats=options.repeats,
-            before=json.loads(path.read_text())["runs"] if path.exists() else [],
+            times=options.times,
+            repeat=options.repeat,
+            before=before,
             keep=keep,
         )
     keep(rows)

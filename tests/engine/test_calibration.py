@@ -487,6 +487,17 @@ def test_layers_are_timed_with_rows_as_long_as_those_of_the_run(
     assert seen[2:] == [(1, 16), (1, 32)]
 
 
+def test_a_layer_is_timed_with_the_microbatch_of_the_run_itself() -> None:
+    def timed(most_tokens: int | None, sizes: list[int] | None = None) -> list[int]:
+        found = measure_shape.measure_shape(SPEC, CONFIG, most_tokens=most_tokens, sizes=sizes)
+        return [rate.tokens for rate in found.layers]
+
+    assert timed(20) == [16, 20, 32]
+    assert timed(12) == [16]
+    assert timed(100) == timed(None) == [16, 32]
+    assert timed(20, [20]) == [20]
+
+
 def test_the_usual_row_is_the_mean_one_and_of_preferences_an_answer() -> None:
     lengths = RowLengths(training=np.array([10, 20, 60]))
     assert (lengths.usual("supervised"), lengths.usual("dpo")) == (30, 15)

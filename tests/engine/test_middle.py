@@ -1,6 +1,8 @@
-"""Figures taken in rounds: the middle one of each counts."""
+"""Figures taken in rounds: the middle one of each counts, or the mean of all that are like it."""
 
 from dataclasses import replace
+
+import pytest
 
 from headrace.engine.middle import middle_box, middle_shape
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates
@@ -33,13 +35,22 @@ def test_two_rounds_of_five_that_were_disturbed_change_nothing() -> None:
     assert middle_shape([shape(one, 64, 256) for one in (8, 8, 3, 8, 2)]) == shape(8, 64, 256)
 
 
+def test_a_layer_takes_the_mean_of_the_seconds_that_its_rounds_took() -> None:
+    """A step meets slow tenths of a second as calibration did: by the middle of these it would be
+    planned at 1/8."""
+    found = middle_shape([shape(one, 64) for one in (8, 8, 8, 5, 5)])
+    assert found.head_flops == pytest.approx(1 / (0.6 / 8 + 0.4 / 5))
+    slow = [replace(shape(8, 64), visit_seconds=one) for one in (1e-3, 1e-3, 1.5e-3, 9e-3)]
+    assert middle_shape(slow).visit_seconds == pytest.approx(3.5e-3 / 3)
+
+
 def test_rates_of_kept_layers_are_taken_apart_and_stay_unknown_where_no_round_has_them() -> None:
     def with_kept(rate: float) -> ShapeRates:
         (layer,) = shape(8, 64).layers
         kept = replace(layer, kept_forward_flops=rate, kept_backward_flops=2 * rate)
         return replace(shape(8, 64), layers=(kept,))
 
-    assert middle_shape([with_kept(one) for one in (5, 3, 9)]) == with_kept(5)
+    assert middle_shape([with_kept(one) for one in (5, 2, 5)]) == with_kept(5)
     assert middle_shape([shape(8, 64)] * 3).layers[0].kept_forward_flops is None
 
 
