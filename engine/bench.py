@@ -73,8 +73,8 @@ def bench_step(
     tell: Tell = lambda line: None,
     rates: Rates | None = None,
 ) -> dict[str, Any]:
-    """Time `num_steps` steps (after one that warms up), or what a function makes of a step's planned
-    seconds, for each number of slots. None leaves that to the plan and is named "auto".
+    """Time `num_steps` steps (after one that warms up), or what a function makes of a step's
+    planned seconds, for each number of slots. None leaves that to the plan and is named "auto".
 
     The first entry of `slots` that is 1 gives each stage's own seconds, since nothing overlaps
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and
