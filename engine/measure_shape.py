@@ -19,7 +19,7 @@ from .measure_memory import MeasuringSizes, layer_records
 from .measure_work import least_update, measure_work
 from .model import ModelSpec
 from .rates import LayerRate, ShapeRates
-from .stopwatch import Stopwatch, now, usual
+from .stopwatch import Stopwatch, now
 
 # Microbatches that a layer is timed with, while one pass takes no longer than `_LONG_SECONDS`.
 TOKENS = {"cpu": (64, 256, 1024), "cuda": (1024, 4096, 16384)}
@@ -178,12 +178,12 @@ def _time_kept(
         weights, graph = passed.pop()
         surroundings.keep(*backward(graph, weights, grad))
 
-    while not (back and clock.is_enough(there) and clock.is_enough(back)):
+    while not (clock.is_enough(there) and clock.is_enough(back)):
         for times, call in ((there, go), (back, come_back)):
             for _ in range(num_layers):
                 surroundings.between()
                 times.append(clock.once(call))
-    return usual(there), usual(back)
+    return clock.figure(there), clock.figure(back)
 
 
 class _Surroundings:

@@ -30,15 +30,21 @@ class Stopwatch:
         """Seconds of one call; what is done `between` calls does not count."""
         self.once(call)
         times: list[float] = []
-        while len(times) < self.least or not self.is_enough(times):
+        while not self.is_enough(times):
             between()
             times.append(self.once(call))
-        return median(times) if self.device.type == "cuda" else usual(times)
+        return self.figure(times)
 
     def is_enough(self, times: Sequence[float]) -> bool:
-        """Whether these calls took the seconds of a figure, the longest of them left out: one that
-        was held up shall not stand for all."""
+        """Whether these are enough calls, and took the seconds of a figure, the longest of them
+        left out: one that was held up shall not stand for all."""
+        if len(times) < self.least:
+            return False
         return sum(times) - max(times, default=0.0) >= self.part_seconds
+
+    def figure(self, times: Sequence[float]) -> float:
+        """The seconds of a call that these stand for."""
+        return median(times) if self.device.type == "cuda" else usual(times)
 
     def once(self, call: Callable[[], object]) -> float:
         """Seconds of this one call."""

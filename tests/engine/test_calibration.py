@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 
 from headrace.engine import (
     Box,
@@ -20,6 +21,7 @@ from headrace.engine import (
     make_plan,
     measure_box,
     measure_shape,
+    measure_work,
     rate_file,
     shape_spec,
 )
@@ -27,10 +29,12 @@ from headrace.engine.calibration import calibrate_compute, measure_once
 from headrace.engine.cost import StepCost
 from headrace.engine.forecast import Forecast
 from headrace.engine.measure_calls import measure_calls
+from headrace.engine.measure_memory import MeasuringSizes
 from headrace.engine.packing import RowLengths
 from headrace.engine.rate_file import mark_drift
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, default_rates, shape_key
 from headrace.engine.state_record import state_record
+from headrace.engine.stopwatch import Stopwatch
 from headrace.storage import (
     Calibration,
     RecordSpec,
@@ -501,3 +505,17 @@ def test_a_layer_is_timed_with_the_microbatch_of_the_run_itself() -> None:
 def test_the_usual_row_is_the_mean_one_and_of_preferences_an_answer() -> None:
     lengths = RowLengths(training=np.array([10, 20, 60]))
     assert (lengths.usual("supervised"), lengths.usual("dpo")) == (30, 15)
+
+
+def test_work_on_parameters_is_timed_in_turn_and_not_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a step other work has filled the caches before each."""
+    made: list[str] = []
+    names = {"read_weights": "join", "round_and_square": "finish", "adamw_update": "update"}
+    for name, work in names.items():
+        monkeypatch.setattr(measure_work, name, lambda *_, work=work: made.append(work))
+    room = MeasuringSizes(SPEC, CONFIG, None)
+    found = measure_work.measure_work(SPEC, CONFIG, Stopwatch(torch.device("cpu"), 0.0), room)
+    assert made == ["join", "join", "finish", "update"] * 4  # one to warm up, and three
+    assert set(found) == {"join", "join_kept", "accumulate", "finish", "update"}
