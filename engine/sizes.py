@@ -23,7 +23,8 @@ RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 1024 * MIB}
 # What torch reserves on a GPU beyond what it gives out: blocks that a layer leaves are not always
 # those that the next one wants. A part of what a layer works in, up to a point, and of what the
 # loss does; measured.
-_LOOSE_BYTES, _LOOSE_SHARE, _LOOSE_MOST, _LOOSE_LOSS_SHARE = 128 * MIB, 0.6, 896 * MIB, 0.25
+SMALL_BLOCKS_BYTES = 128 * MIB  # of it for what torch gives out of pages of its own
+_LOOSE_SHARE, _LOOSE_MOST, _LOOSE_LOSS_SHARE = 0.6, 896 * MIB, 0.25
 
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
@@ -261,7 +262,7 @@ class Sizes:
         if self.config.device == "cpu":
             return 0
         of_layer = min(int(_LOOSE_SHARE * self.working_bytes), _LOOSE_MOST)
-        return _LOOSE_BYTES + of_layer + int(_LOOSE_LOSS_SHARE * self.loss_bytes)
+        return SMALL_BLOCKS_BYTES + of_layer + int(_LOOSE_LOSS_SHARE * self.loss_bytes)
 
     @cached_property
     def _grad_buffers(self) -> int:

@@ -35,7 +35,7 @@ from .model import ModelSpec, RecordLayout
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .plan import Plan
 from .scratch_activations import ScratchRoad
-from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes, sum_bytes
+from .sizes import NUM_GRAD_BUFFERS, SMALL_BLOCKS_BYTES, kept_grad_bytes, sum_bytes
 from .staging import StagingPool
 from .state import (
     FrozenViews,
@@ -165,6 +165,21 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
         self.layer_weights = self._empty((converted,), self.dtype)
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Have torch hold, as one free block, what else is planned of a GPU for the steps.
+
+        What they allocate is cut from it, and what they leave joins again with what lies beside it:
+        blocks asked for one by one stay apart, and those that fit nothing else are lost. And no
+        other process can take the memory midway. torch.OutOfMemoryError where it is gone already.
+        """
+        if self.device.type != "cuda":
+            return
+        planned = self.plan.total_device_bytes - self.plan.device_bytes["runtime"]
+        rest = planned - torch.cuda.memory_reserved(self.device) - SMALL_BLOCKS_BYTES
+        if rest > 0:
+            self._empty((rest,), torch.uint8)
 
     def _open_scratch(self) -> ScratchRoad:
         """The way to NVMe of layer inputs. NoSpace where the volumes have too little."""
