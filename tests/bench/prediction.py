@@ -245,6 +245,10 @@ class Bench:
             "steady": abs(drift) <= DRIFT and spread <= SPREAD,
             "planned_device_bytes": plan["total_device_bytes"],
             "reserved_share": reserved and reserved / reservable,
+            # Of what is planned without the allocator's own: what was given out at most.
+            "allocated_share": on_gpu
+            and torch.cuda.max_memory_allocated()
+            / (reservable - plan["device_bytes"]["allocator"]),
             "planned_host_bytes": host,
             "resident_bytes": None if on_gpu else peak - self._base,
             "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
