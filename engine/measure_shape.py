@@ -1,9 +1,7 @@
 """Measuring a model's own layers and head: operations a second at several microbatch sizes."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -12,13 +10,14 @@ from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .head import LossSums, head_backward, targets_of
 from .heap import trim_heap
-from .layer import LayerModule, Weights, param_views
-from .layer_graph import Grads, LayerGraph, backward, forward_graph
+from .layer import LayerModule, Weights
+from .layer_graph import LayerGraph, backward, forward_graph
 from .measure_box import LAYER_PARTS, round_clock
-from .measure_memory import MeasuringSizes, layer_records
+from .measure_memory import MeasuringSizes
+from .measure_surroundings import Surroundings
 from .measure_work import least_update, measure_work
 from .model import ModelSpec
-from .rates import LayerRate, ShapeRates
+from .rates import LayerRate, ShapeRates, Work
 from .stopwatch import Stopwatch, now
 
 # Microbatches that a layer is timed with, while one pass takes no longer than `_LONG_SECONDS`.
@@ -52,7 +51,7 @@ def measure_shape(
     clock = round_clock(config.device, full=full)
     room = MeasuringSizes(spec, config, most_bytes)
     long = round_clock(config.device, full=full, parts=LAYER_PARTS[config.device])
-    layers, head_flops, visit_seconds = _time_passes(
+    layers, head_flops, visit_seconds, accumulate = _time_passes(
         spec, config, long, room, most_tokens, row_tokens, sizes or _sizes(config, most_tokens)
     )
     return ShapeRates(
@@ -60,7 +59,7 @@ def measure_shape(
         layers=layers,
         head_flops=head_flops,
         visit_seconds=visit_seconds,
-        work=measure_work(spec, config, clock, room),
+        work={**measure_work(spec, config, clock, room), **accumulate},
     )
 
 
@@ -72,14 +71,14 @@ def _time_passes(
     most_tokens: int | None,
     row_tokens: int | None,
     sizes: Sequence[int],
-) -> tuple[tuple[LayerRate, ...], float, float]:
-    """Layers at several sizes of a microbatch, the head, and what a visit takes beside them; what
-    that took is free again."""
+) -> tuple[tuple[LayerRate, ...], float, float, dict[Work, float]]:
+    """Layers at several sizes of a microbatch, the head, what a visit takes beside them, and the
+    summing of gradients behind them; what that took is free again."""
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     module = LayerModule(spec, device=clock.device, dtype=dtype, compile=config.compile)
     head_tokens = _head_tokens(spec, config, most_tokens)
     copies = room.num_copies(sizes[0], head_tokens)
-    surroundings = _Surroundings(spec, module, clock, dtype, copies)
+    surroundings = Surroundings(spec, module, clock, dtype, copies)
     layers: list[LayerRate] = []
     for tokens in sizes:
         if layers and not room.fits(copies, tokens):
@@ -95,7 +94,7 @@ def _time_passes(
             break
     head = _time_head(spec, config, module, surroundings, clock, dtype, head_tokens)
     visit = 0.0 if config.device == "cuda" else _time_visit(spec, module, surroundings, dtype)
-    return tuple(layers), head, visit
+    return tuple(layers), head, visit, surroundings.accumulate()
 
 
 def _sizes(config: TrainConfig, most_tokens: int | None) -> list[int]:
@@ -111,7 +110,7 @@ def _sizes(config: TrainConfig, most_tokens: int | None) -> list[int]:
 def _time_layer(
     spec: ModelSpec,
     module: LayerModule,
-    surroundings: "_Surroundings",
+    surroundings: Surroundings,
     clock: Stopwatch,
     dtype: torch.dtype,
     size: tuple[int, int],
@@ -156,7 +155,7 @@ def _time_layer(
 
 
 def _time_kept(
-    surroundings: "_Surroundings",
+    surroundings: Surroundings,
     clock: Stopwatch,
     forward: Callable[[Weights], LayerGraph],
     grad: Tensor,
@@ -186,48 +185,8 @@ def _time_kept(
     return clock.figure(there), clock.figure(back)
 
 
-class _Surroundings:
-    """What lies about a layer's visit in a step, on a processor: other layers' weights, inputs that
-    wait, gradients that are summed, as many bytes of state as a record has. On a GPU nothing."""
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        module: LayerModule,
-        clock: Stopwatch,
-        dtype: torch.dtype,
-        copies: int,
-    ) -> None:
-        count, device = sum(one.num_elements for one in layer_records(spec)), clock.device
-        self._apart = copies > 1
-        self._weights = cycle([_random_weights(spec, module, device, dtype) for _ in range(copies)])
-        self._kept: deque[Tensor] = deque(maxlen=copies)
-        self._grads: Grads = {}
-        self._sums = torch.zeros(count if self._apart else 0, device=device)
-        self._state = torch.zeros(3 * count if self._apart else 0, device=device)
-
-    def next_weights(self) -> Weights:
-        """Those of the layer whose turn it is."""
-        return next(self._weights)
-
-    def keep(self, hidden: Tensor, grads: Grads | None = None) -> None:
-        """Hold what a layer made, as long as a step does."""
-        if self._apart:
-            self._kept.append(hidden)
-            self._grads = grads or {}
-
-    def between(self) -> None:
-        """What a step does between two layers; other figures have its time."""
-        start = 0
-        for value in self._grads.values():
-            self._sums[start : start + value.numel()] += value.reshape(-1)
-            start += value.numel()
-        self._grads = {}
-        self._state += 1.0
-
-
 def _time_visit(
-    spec: ModelSpec, module: LayerModule, surroundings: _Surroundings, dtype: torch.dtype
+    spec: ModelSpec, module: LayerModule, surroundings: Surroundings, dtype: torch.dtype
 ) -> float:
     """Seconds of the smallest update right behind a layer, which has filled the caches."""
     hidden = torch.randn(1, TOKENS["cpu"][0], spec.hidden_size, dtype=dtype)
@@ -240,16 +199,6 @@ def _time_visit(
 
     clock = Stopwatch(torch.device("cpu"), 0.0, least=_VISITS)
     return clock.seconds(least_update(), between=between)
-
-
-def _random_weights(
-    spec: ModelSpec, module: LayerModule, device: torch.device, dtype: torch.dtype
-) -> Weights:
-    weights: Weights = {}
-    for record in layer_records(spec):
-        flat = torch.empty(record.num_elements, dtype=dtype, device=device).normal_(0, 0.02)
-        weights = {**weights, **param_views(flat, record)}
-    return module.leaves(spec.of_kind("layer")[0], weights)
 
 
 def _head_tokens(spec: ModelSpec, config: TrainConfig, most_tokens: int | None) -> int:
@@ -265,7 +214,7 @@ def _time_head(
     spec: ModelSpec,
     config: TrainConfig,
     module: LayerModule,
-    surroundings: _Surroundings,
+    surroundings: Surroundings,
     clock: Stopwatch,
     dtype: torch.dtype,
     tokens: int,
