@@ -23,7 +23,8 @@ def fill_random(work: Workspace, mover: Mover, seed: int, tell: Callable[[str], 
     """Give every record random weights (norms one) and zero moments, straight in its tier.
 
     Adapters begin in the middle of a run: with both matrices random, so that both have gradients.
-    Weights are drawn on the device, some at a time: what a step needs has been allocated already.
+    Weights are drawn on the device, some at a time: what a step's copies touch has been allocated
+    already. What else is planned of the device is reserved in the end.
     """
     generator = torch.Generator(work.device).manual_seed(seed)
     slot = work.ring[0]
@@ -44,6 +45,7 @@ def fill_random(work: Workspace, mover: Mover, seed: int, tell: Callable[[str], 
         if mover.needs_slot(visit):
             mover.release(visit, slot)()
             slot.free.order()
+    work.reserve()
 
 
 def _random_pieces(

@@ -137,7 +137,8 @@ class Mover:
                 work.store.write_from(name, staging.slot).result()
 
     def load_homes(self) -> None:
-        """Read every record that lives above NVMe from the store's last commit."""
+        """Read every record that lives above NVMe from the store's last commit; then reserve what
+        else is planned of the device."""
         work = self._work
         pending = [work.store.read_into(name, home.now) for name, home in work.homes.items()]
         for read in pending:
@@ -157,6 +158,7 @@ class Mover:
                 work.transfer.to_device(
                     staging.slot.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
                 ).wait()
+        work.reserve()
 
 
 def _nothing_left() -> None:

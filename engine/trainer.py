@@ -140,7 +140,7 @@ class Trainer:
         )
         self._pending = outcome.pending
         if outcome.skipped:
-            self.work.store.begin(step)  # what was written is dropped, the step still counts
+            self.work.store.begin(step)  # what was begun is dropped, the step still counts
         self._advance(step, outcome)
         if self._row_losses is not None and outcome.target_losses is not None:
             self._row_losses.take(step, batches, outcome.target_losses)

@@ -165,21 +165,24 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
         self.layer_weights = self._empty((converted,), self.dtype)
-        self._reserve()
 
-    def _reserve(self) -> None:
+    def reserve(self) -> None:
         """Have torch hold, as one free block, what else is planned of a GPU for the steps.
 
-        What they allocate is cut from it, and what they leave joins again with what lies beside it:
-        blocks asked for one by one stay apart, and those that fit nothing else are lost. And no
-        other process can take the memory midway. torch.OutOfMemoryError where it is gone already.
+        To be called when the state is in its homes, before the first step. What steps allocate is
+        cut from the block, and what they leave joins again with what lies beside it: blocks asked
+        for one by one stay apart, and those that fit nothing else are lost. And no other process
+        can take the memory midway. Peaks that torch counts begin anew, without the block.
+        torch.OutOfMemoryError where the memory is gone already.
         """
         if self.device.type != "cuda":
             return
+        torch.cuda.empty_cache()  # what filling the homes has left is of other sizes
         planned = self.plan.total_device_bytes - self.plan.device_bytes["runtime"]
         rest = planned - torch.cuda.memory_reserved(self.device) - SMALL_BLOCKS_BYTES
         if rest > 0:
             self._empty((rest,), torch.uint8)
+        torch.cuda.reset_peak_memory_stats(self.device)
 
     def _open_scratch(self) -> ScratchRoad:
         """The way to NVMe of layer inputs. NoSpace where the volumes have too little."""
