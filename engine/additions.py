@@ -46,6 +46,8 @@ def with_kept(
     num_layers = sizes.spec.num_layers
 
     def keeping(count: int) -> Placement:
+        if count == 0 and not placement.keep_layers:
+            return placement
         return replace(placement, keep_layers=tuple(range(num_layers - count, num_layers)))
 
     if config.recompute != "auto":
@@ -55,9 +57,11 @@ def with_kept(
     # activations, for some layers: begin with more than can fit, give up as many as it takes.
     spare += sizes.working_bytes
     count = min(num_layers, max(0, spare // max(1, sizes.kept_layer_bytes)))
-    while count and sizes.device(keeping(count)) > device_limit:
+    kept = keeping(count)
+    while count and sizes.device(kept) > device_limit:
         count -= 1
-    return keeping(count)
+        kept = keeping(count)
+    return kept
 
 
 def needs_kept_grads(spec: ModelSpec, config: TrainConfig, tiers: Sequence[Tier]) -> bool:

@@ -166,7 +166,7 @@ class Sizes:
             "slots": self._slots(placement),
             "state": self._homes.state(placement, "device", frozen=False),
             "frozen": self._homes.state(placement, "device", frozen=True),
-            "cached_weights": self._cached_weights(placement),
+            "cached_weights": sum([self.weight_bytes(i) for i in placement.cached]),
             "gradients": self._homes.gradients(placement, on_device=True),
             "grad_buffers": self._grad_buffers,
             "table": table * self.compute_bytes,
@@ -204,12 +204,18 @@ class Sizes:
         return len(placement.parked("nvme")) * (round_up(self.hidden_bytes, PAGE_BYTES) + pages)
 
     def device(self, placement: Placement) -> int:
-        """Bytes on the device."""
-        return sum(self.device_parts(placement).values())
+        """Bytes on the device; a plan asks four times for each placement that it weighs."""
+        known = self._known[0].get(placement)
+        if known is None:
+            known = self._known[0][placement] = sum(self.device_parts(placement).values())
+        return known
 
     def host(self, placement: Placement) -> int:
         """Bytes of host memory."""
-        return sum(self.host_parts(placement).values())
+        known = self._known[1].get(placement)
+        if known is None:
+            known = self._known[1][placement] = sum(self.host_parts(placement).values())
+        return known
 
     def _masks(self, num_tokens: int) -> int:
         """Masks of packed microbatches, as flags and as numbers, where a layer needs them."""
@@ -239,14 +245,18 @@ class Sizes:
             return 0
         return sum(sum_bytes(layer) for layer in self.spec.of_kind("layer"))
 
-    def _cached_weights(self, placement: Placement) -> int:
-        """Weights of records whose state is not on the device."""
-        return sum(self.weight_bytes(i) for i in placement.cached)
-
     def weight_bytes(self, record: int) -> int:
         """Bytes of a record's weights as compute reads them, which lie first in it."""
-        layout = state_record(self.spec.records[record], self.config.state_format)
-        return cached_weight_bytes(layout, self.config.compute_dtype)
+        return self._weight_bytes[record]
+
+    @cached_property
+    def _weight_bytes(self) -> list[int]:
+        layouts = [state_record(one, self.config.state_format) for one in self.spec.records]
+        return [cached_weight_bytes(one, self.config.compute_dtype) for one in layouts]
+
+    @cached_property
+    def _known(self) -> tuple[dict[Placement, int], dict[Placement, int]]:
+        return {}, {}  # bytes on the device, and of host memory
 
     @cached_property
     def _homes(self) -> HomeSums:
