@@ -10,6 +10,7 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -97,6 +98,7 @@ def _processor() -> str:
     return next(named, platform.machine())
 
 
+@cache
 def _torch_version() -> str:
     try:
         return version("torch")

@@ -1,6 +1,7 @@
 """What a run ran on and with: processor, device, memory, and the versions that decide bits."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def surroundings(device: str) -> dict[str, Any]:
     return found
 
 
+@cache
 def _versions() -> list[tuple[str, str]]:
     found = []
     for name in _PACKAGES:
