@@ -1,7 +1,9 @@
 """A function in a process of its own that has the engine loaded already.
 
 A fresh interpreter spends seconds on importing torch. One server for each process of the test run
-imports what is asked for once, has no threads, and forks a child for every call.
+imports what is asked for once, has no threads, and forks a child for every call. Where a module has
+a function `before_fork`, the server calls it first: what takes long and is kept, as a compiled
+kernel is, it does once for all children.
 """
 
 import atexit
@@ -74,12 +76,18 @@ def main() -> None:
     for line in sys.stdin:
         function, arguments, argv, output = json.loads(line)
         module, _, name = function.partition(":")
-        call = getattr(import_module(module), name)
+        home = import_module(module)
+        call = getattr(home, name)
+        getattr(home, "before_fork", _nothing)()
         child = os.fork()
         if child == 0:
             _run(call, arguments, argv, output)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _run(call: "object", arguments: list[object], argv: list[str], output: str | None) -> None:

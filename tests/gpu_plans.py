@@ -2,7 +2,8 @@
 
 A plugin of pytest: `pytest -p gpu_plans -m gpu tests/engine`. A test ends where its first plan is
 made, and passes; one whose plan is refused or goes wrong fails; what stops before that for want of
-a GPU is skipped.
+a GPU is skipped. What would make a run faster is not asked, for which five more plans are made each
+time: `test_forecast.py` and `test_strategies.py` ask for boxes with a GPU.
 """
 
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ def pytest_configure() -> None:
     torch.cuda.is_available = lambda: True
     torch.cuda.mem_get_info = lambda device=None: (FREE_BYTES, FREE_BYTES)
     torch.cuda.get_device_name = lambda device=None: "a GPU that is not there"
+    vars(run)["plan_report"] = lambda plan, *arguments, **named: plan.to_dict()
     make_plan = run.plan_run
 
     def plan_only(*arguments: Any, **named: Any) -> Any:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.engine import (
     read_model_spec,
     run_job,
 )
+from headrace.engine.adamw_cpu import compile_update
 from headrace.engine.export import ReadPieces
 from headrace.engine.methods import method_spec
 from headrace.engine.report import StopReason
@@ -126,6 +128,12 @@ def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tenso
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         assert torch.equal(tensor.view(torch.uint8), other[name].view(torch.uint8)), name
+
+
+@cache
+def before_fork() -> None:
+    """Compile what every run updates with (forked.py): a second or two of each killed one."""
+    compile_update("exact", torch.float32)
 
 
 def killed(

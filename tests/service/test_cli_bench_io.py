@@ -69,6 +69,7 @@ def test_calibrate_leaves_its_figures_on_the_volume(
 
     monkeypatch.setattr("headrace.storage.calibrate.SECONDS", 0.4)
     monkeypatch.setattr(measure_shape, "TOKENS", {"cpu": (16,)})
+    monkeypatch.setattr(measure_box, "PART_SECONDS", {False: 0.0, True: 0.0})
     monkeypatch.setattr(measure_box, "ELEMENTS", {"cpu": 2**14, "cuda": 2**14})
     code, said = run_json(
         capsys, "calibrate", "--volume", f"{tmp_path}:600MB", "--data-dir", tmp_path / "data",
