@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench import gpu_step
+from bench.gpu_cases import CASES
 from bench.gpu_table import limit_of_way, promises, table
-from bench.links import copy_limit_seconds, measure_drive
+from bench.links import copy_limit_seconds, loaded_drive
 from forked import run_forked
 from headrace.storage.load import LoadKind
 
@@ -92,9 +93,21 @@ def test_what_a_deferred_update_moves_is_not_hidden_by_backward(way: str, second
 
 def test_the_drive_is_measured_with_reads_with_writes_and_with_both_in_turn(tmp_path: Path) -> None:
     kinds: tuple[LoadKind, ...] = ("read", "write", "mixed")
-    found = measure_drive(tmp_path, kinds=kinds, file_bytes=2**27, num_bytes=2**28)
-    assert tuple(found) == kinds and min(found.values()) > 0
+    with loaded_drive(tmp_path, file_bytes=2**27, num_bytes=2**28) as rate:
+        assert min(rate(kind) for kind in kinds) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_step_is_held_to_what_the_drive_gave_just_before_and_behind_it() -> None:
+    result = {
+        "num_params": 10, "link_bytes": {"nvme_read": 100, "nvme_write": 100}, "step_seconds": 30.0,
+        "all_step_seconds": [99.0, 20.0, 40.0, 30.0], "commit_seconds": 0.0,
+    }  # fmt: skip
+    # A drive that halves in the middle and comes back: every step but the second is at its rate.
+    found = gpu_step.limit_of(CASES["smoke"], result, {"mixed": [10.0, 10.0, 5.0, 10.0]})
+    assert found["moved_seconds"] == pytest.approx(200 / 7.5)
+    assert found["ratio_to_moved"] == pytest.approx(200 / 7.5 / 30)  # of 1, 0.67 and 0.89
+    assert found["ratio_to_needed"] == pytest.approx(260 / 7.5 / 30)
 
 
 def test_a_table_shows_the_last_result_of_each(tmp_path: Path) -> None:

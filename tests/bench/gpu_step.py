@@ -15,10 +15,12 @@ import os
 import platform
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -28,20 +30,21 @@ from bench.contest import Clock, add_row, read_rows, run_apart, tell
 from bench.gpu_cases import CASES, HOST_BYTES, PEERS, PRODUCT, TABLE, Case
 from bench.gpu_peers import measure_deepspeed, measure_pytorch
 from bench.gpu_table import summary, table
-from bench.links import copy_limit_seconds, measure_copies, measure_drive
+from bench.links import copy_limit_seconds, loaded_drive, measure_copies
 from bench.watch import PeakMemory, resident, used_on_gpu
 from headrace.engine import ModelSpec, TrainConfig, bench_step, method_spec, shape_spec
 from headrace.engine.measure_box import measure_box
 from headrace.engine.rates import VolumeRates
 from headrace.storage import VolumeConfig
+from headrace.storage.load import LoadKind
 
 GIB = 2**30
 CHUNK_TOKENS = 4096
 # Bytes a parameter that must cross the link when all state is in host memory: the weights for the
 # forward pass and the state for the update up, the state down.
 UP_BYTES, DOWN_BYTES = 14, 12
-# A file near what a step moves: small ones may be moved more quickly.
-DRIVE_BYTES = {"cpu": (2**27, 2**28), "cuda": (16 * GIB, 8 * GIB)}  # and moved
+# A file beside the state, as large as there is room for: small ones may be moved more quickly.
+DRIVE_BYTES = {"cpu": (2**27, 2**28), "cuda": (8 * GIB, 4 * GIB)}  # and moved, each time
 LOOK_SECONDS = 0.02
 
 
@@ -189,16 +192,29 @@ def _measure_product(
     rates: dict[str, Any] = {}
     # Links and processor as they are here, and the drive where it is used; layers as usual.
     box_rates = measure_box(case.device) if case.device == "cuda" else None
-    span, moved = DRIVE_BYTES[case.device]
-    drive = partial(measure_drive, arguments.volume, file_bytes=span, num_bytes=moved)
-    if case.on_drive:
-        speeds = drive(kinds=("read", "write", "mixed"))
-        rates = {"mixed": [speeds["mixed"]]}
-        box_rates = box_rates and replace(box_rates, default_volume=VolumeRates(**speeds))
-    elif case.limit == "pcie":
+    if case.limit == "pcie":
         rates = measure_copies()
         torch.cuda.empty_cache()
-    with tempfile.TemporaryDirectory(prefix="headrace-gpu-step-", dir=arguments.volume) as folder:
+    span, moved = DRIVE_BYTES[case.device]
+    with ExitStack() as stack:
+        rate: Callable[[LoadKind], float] | None = None
+        if case.on_drive:
+            drive = loaded_drive(arguments.volume, file_bytes=span, num_bytes=moved)
+            rate = stack.enter_context(drive)
+            speeds = VolumeRates(read=rate("read"), write=rate("write"), mixed=rate("mixed"))
+            box_rates = box_rates and replace(box_rates, default_volume=speeds)
+        mixed: list[float] = []
+
+        @contextmanager
+        def around(step: int) -> Iterator[None]:
+            """What the drive gives just before each step that counts."""
+            if step and rate and case.limit == "drive":
+                mixed.append(rate("mixed"))
+            yield
+
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="headrace-gpu-step-", dir=arguments.volume)
+        )
         found = bench_step(
             config,
             spec=case_spec(case, config),
@@ -209,9 +225,10 @@ def _measure_product(
             commit=case.commit,
             tell=tell,
             rates=box_rates,
+            around=around,
         )
-    if case.limit == "drive":
-        rates["mixed"].append(drive()["mixed"])
+        if rate and case.limit == "drive":
+            rates["mixed"] = [*mixed, rate("mixed")]
     (run,) = found["runs"].values()
     result = {
         "num_params": found["num_params"],
@@ -234,24 +251,26 @@ def _measure_product(
 def limit_of(case: Case, result: dict[str, Any], rates: dict[str, Any]) -> dict[str, Any]:
     """What the links alone would take for a step, in seconds, and the step's ratio to it.
 
-    `needed` counts the bytes that any way must move, `moved` those that the run did move.
+    `needed` counts the bytes that any way must move, `moved` those that the run did move. A drive
+    is measured before and after each step, and a step is held to the mean of both: the ratio is
+    the middle one of all steps.
     """
-    links, step = result["link_bytes"], result["step_seconds"]
+    links, steps = result["link_bytes"], [result["step_seconds"]]
     if case.limit == "pcie":
         up, down = (each * result["num_params"] for each in (UP_BYTES, DOWN_BYTES))
-        needed = copy_limit_seconds(up, down, rates)
-        moved = copy_limit_seconds(links["h2d"], links["d2h"], rates)
+        needed = [copy_limit_seconds(up, down, rates)]
+        moved = [copy_limit_seconds(links["h2d"], links["d2h"], rates)]
     else:
-        step += result["commit_seconds"]
-        mixed = sum(rates["mixed"]) / len(rates["mixed"])
-        needed = (UP_BYTES + DOWN_BYTES) * result["num_params"] / mixed
-        moved = (links["nvme_read"] + links["nvme_write"]) / mixed
+        steps = [each + result["commit_seconds"] for each in result["all_step_seconds"][1:]]
+        mixed = [mean(pair) for pair in pairwise(rates["mixed"])]
+        needed = [(UP_BYTES + DOWN_BYTES) * result["num_params"] / each for each in mixed]
+        moved = [(links["nvme_read"] + links["nvme_write"]) / each for each in mixed]
     return {
         "rates": rates,
-        "needed_seconds": needed,
-        "moved_seconds": moved,
-        "ratio_to_needed": needed / step,
-        "ratio_to_moved": moved / step,
+        "needed_seconds": median(needed),
+        "moved_seconds": median(moved),
+        "ratio_to_needed": median(a / b for a, b in zip(needed, steps, strict=True)),
+        "ratio_to_moved": median(a / b for a, b in zip(moved, steps, strict=True)),
     }
 
 

@@ -1,7 +1,8 @@
 """What the links of this machine carry, measured in the run that is held against them."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -54,25 +55,23 @@ def copy_limit_seconds(up_bytes: float, down_bytes: float, rates: Mapping[str, f
     return together + rest / alone
 
 
-def measure_drive(
-    folder: Path | None = None,
-    *,
-    kinds: Sequence[LoadKind] = ("mixed",),
-    file_bytes: int = 2048 * MIB,
-    num_bytes: int = 4096 * MIB,
-) -> dict[str, float]:
-    """Bytes a second of each kind on the drive of `folder`: read, write, mixed (both in turn,
-    counted together).
+@contextmanager
+def loaded_drive(
+    folder: Path | None = None, *, file_bytes: int = 2048 * MIB, num_bytes: int = 4096 * MIB
+) -> Iterator[Callable[[LoadKind], float]]:
+    """A file on the drive of `folder`, written whole, and what measures the drive within it.
 
-    By the store's own road, over a file that has been written before: a virtual drive may be
-    quicker within a small one than over all that a large store moves.
+    That moves `num_bytes` by the store's own road and gives the bytes a second of a kind: read,
+    write, mixed (both in turn, counted together).
     """
     where = folder or Path(tempfile.gettempdir())
     arena = _BLOCK_BYTES * _DEPTH
     with DriveBench(
         VolumeConfig(path=where), file_bytes=max(file_bytes, arena), arena_bytes=arena
     ) as bench:
-        cases = {
-            kind: LoadCase(kind=kind, block_bytes=_BLOCK_BYTES, depth=_DEPTH) for kind in kinds
-        }
-        return {kind: bench.run(one, num_bytes).bytes_per_second for kind, one in cases.items()}
+
+        def rate(kind: LoadKind) -> float:
+            case = LoadCase(kind=kind, block_bytes=_BLOCK_BYTES, depth=_DEPTH)
+            return bench.run(case, num_bytes).bytes_per_second
+
+        yield rate
