@@ -69,6 +69,10 @@ def test_an_unsteady_run_is_made_again_at_once_and_the_first_steady_one_counts()
     assert found["errors_of_steady_runs"] == (0.19, 0.19)
     assert found["errors_with_what_was_discarded"] == (0.01, 0.19)
     left = not_run(rows, "cpu")
+    steady = report(rows[1:], "cpu")
+    assert steady["held_so_far"] is False  # 19 % in the middle
+    good = report([{**one, "error": 0.05} for one in rows[1:]], "cpu")
+    assert good["held_so_far"] and not good["holds"]  # others are not run yet
     assert set(left) == {case.name for case in CPU}
     assert set(STRATEGIES) - set(left[first.name]) == {"auto", "ratel"}
     assert left[CPU[2].name] == list(STRATEGIES)

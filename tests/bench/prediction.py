@@ -443,8 +443,9 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
     }  # fmt: skip
     middle, worst = middle_and_worst(ran) or (inf, inf)
     promised = middle <= MEDIAN_ERROR and worst <= WORST_ERROR
-    holds = promised and all(one["holds"] for one in cases.values())
-    return {**found, "repeated": repeated(ran), "holds": holds, "runs": rows}
+    held = promised and all(one["holds"] for one in cases.values())
+    holds = held and not found["not_run"]  # the promise is of all
+    return {**found, "repeated": repeated(ran), "held_so_far": held, "holds": holds, "runs": rows}
 
 
 def middle_and_worst(rows: list[Row], name: str = "error") -> Errors:
@@ -583,7 +584,13 @@ def say(found: dict[str, Any]) -> Iterator[str]:
         f"{words(found['errors_of_steady_runs'])}, with all that was discarded "
         f"{words(found['errors_with_what_was_discarded'])}, at the speed meanwhile "
         f"{words(found['errors_then'])}: "
-        + (f"all held that ran ({len(found['cases'])} cases)" if found["holds"] else "NOT ALL HELD")
+        + (
+            "ALL HELD"
+            if found["holds"]
+            else "so far all held"
+            if found["held_so_far"]
+            else "NOT HELD"
+        )
     )
     for name, left in found["not_run"].items():
         yield f"{name}: not run by {', '.join(left)}"
