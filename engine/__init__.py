@@ -10,6 +10,7 @@ from .config import MAX_LEARNING_RATE, NUM_ANSWERS, Objective, StrategyName, Tra
 from .errors import (
     BadSetting,
     ExportMismatch,
+    MemoryGone,
     NotFinite,
     Refusal,
     Setting,
@@ -166,6 +167,7 @@ __all__ = [
     "LinkReport",
     "Look",
     "MAX_LEARNING_RATE",
+    "MemoryGone",
     "ModelError",
     "ModelSpec",
     "NUM_ANSWERS",

@@ -12,6 +12,7 @@ from .frozen_pieces import frozen_pieces
 from .model import CODE_BLOCK, RecordLayout
 from .mover import Mover
 from .packing import Arrangement
+from .reserved import reserve
 from .state import clear_state, write_weights
 from .visits import update_visit
 from .workspace import Workspace
@@ -24,7 +25,8 @@ def fill_random(work: Workspace, mover: Mover, seed: int, tell: Callable[[str], 
 
     Adapters begin in the middle of a run: with both matrices random, so that both have gradients.
     Weights are drawn on the device, some at a time: what a step's copies touch has been allocated
-    already. What else is planned of the device is reserved in the end.
+    already. What else is planned of the device is reserved in the end; MemoryGone where others have
+    taken it.
     """
     generator = torch.Generator(work.device).manual_seed(seed)
     slot = work.ring[0]
@@ -45,7 +47,7 @@ def fill_random(work: Workspace, mover: Mover, seed: int, tell: Callable[[str], 
         if mover.needs_slot(visit):
             mover.release(visit, slot)()
             slot.free.order()
-    work.reserve()
+    reserve(work.plan, work.device)
 
 
 def _random_pieces(

@@ -45,6 +45,10 @@ class BadSetting(ValueError):
         self.setting = setting
 
 
+class MemoryGone(Refusal):
+    """A GPU has less memory left than the run was planned to take of it."""
+
+
 class NotFinite(RuntimeError):
     """Two steps in a row had a gradient that is not finite; the weights are those before them."""
 

@@ -12,6 +12,7 @@ from headrace.storage import Fence, HostSlot
 
 from .host_updates import HostUpdates
 from .pipeline import Pipeline
+from .reserved import reserve
 from .visits import Visit, read_names
 from .workspace import RingSlot, Workspace
 
@@ -138,7 +139,7 @@ class Mover:
 
     def load_homes(self) -> None:
         """Read every record that lives above NVMe from the store's last commit; then reserve what
-        else is planned of the device."""
+        else is planned of the device. MemoryGone where that is taken, StoreError."""
         work = self._work
         pending = [work.store.read_into(name, home.now) for name, home in work.homes.items()]
         for read in pending:
@@ -158,7 +159,7 @@ class Mover:
                 work.transfer.to_device(
                     staging.slot.tensor(torch.uint8, size), resident.tensor(torch.uint8, size)
                 ).wait()
-        work.reserve()
+        reserve(work.plan, work.device)
 
 
 def _nothing_left() -> None:

@@ -57,8 +57,8 @@ def run_job(
     The store `name` on the configured volumes is created, or resumed from its last commit.
     Checkpoints go to `run_dir/checkpoints`, the result to `run_dir/export`, a GGUF file of it to
     `run_dir/export_gguf`. `watch` is given a way to look at the traffic, from any thread, as long
-    as the run trains. Raises CannotFit, ExportMismatch, ModelError, NotFinite, SettingsChanged
-    (since the commit), StateLost and StoreError.
+    as the run trains. Raises CannotFit, ExportMismatch, MemoryGone, ModelError, NotFinite,
+    SettingsChanged (since the commit), StateLost and StoreError.
     """
     model_dir = Path(config.model)
     spec = method_spec(read_model_spec(model_dir), config)

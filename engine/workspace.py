@@ -34,8 +34,9 @@ from .layer import LayerModule
 from .model import ModelSpec, RecordLayout
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .plan import Plan
+from .reserved import told_when_short
 from .scratch_activations import ScratchRoad
-from .sizes import NUM_GRAD_BUFFERS, SMALL_BLOCKS_BYTES, kept_grad_bytes, sum_bytes
+from .sizes import NUM_GRAD_BUFFERS, kept_grad_bytes, sum_bytes
 from .staging import StagingPool
 from .state import (
     FrozenViews,
@@ -80,6 +81,8 @@ class GradBuffer:
 class Workspace:
     """The run's memory and collaborators; a context manager that frees what it allocated.
 
+    MemoryGone where a GPU has not what is planned of it.
+
     `residents` hold the state of records that live on the device, `homes` of those that live in
     host memory; `cached` the weights of those whose other state lives elsewhere; `resident_grads`
     and `grad_homes` final gradients that wait for an update, on the device and in host memory;
@@ -105,7 +108,8 @@ class Workspace:
         }
         self._stack = ExitStack()
         try:
-            self._allocate()
+            with told_when_short(plan, self.device):
+                self._allocate()
         except BaseException:
             self._stack.close()
             raise
@@ -165,24 +169,6 @@ class Workspace:
         self.norm_grad = self._empty((spec.of_kind("norm")[0].num_elements,), torch.float32)
         converted = plan.device_bytes["layer_weights"] // self.dtype.itemsize
         self.layer_weights = self._empty((converted,), self.dtype)
-
-    def reserve(self) -> None:
-        """Have torch hold, as one free block, what else is planned of a GPU for the steps.
-
-        To be called when the state is in its homes, before the first step. What steps allocate is
-        cut from the block, and what they leave joins again with what lies beside it: blocks asked
-        for one by one stay apart, and those that fit nothing else are lost. And no other process
-        can take the memory midway. Peaks that torch counts begin anew, without the block.
-        torch.OutOfMemoryError where the memory is gone already.
-        """
-        if self.device.type != "cuda":
-            return
-        torch.cuda.empty_cache()  # what filling the homes has left is of other sizes
-        planned = self.plan.total_device_bytes - self.plan.device_bytes["runtime"]
-        rest = planned - torch.cuda.memory_reserved(self.device) - SMALL_BLOCKS_BYTES
-        if rest > 0:
-            self._empty((rest,), torch.uint8)
-        torch.cuda.reset_peak_memory_stats(self.device)
 
     def _open_scratch(self) -> ScratchRoad:
         """The way to NVMe of layer inputs. NoSpace where the volumes have too little."""

@@ -110,9 +110,9 @@ def _asked(
 
 def _failures() -> tuple[type[Exception], ...]:
     """What ends a run that had begun."""
-    from headrace.engine import ExportMismatch, NotFinite, StateLost
+    from headrace.engine import ExportMismatch, MemoryGone, NotFinite, StateLost
 
-    return ExportMismatch, NotFinite, StateLost
+    return ExportMismatch, MemoryGone, NotFinite, StateLost
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -10,8 +10,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from datasets import write_dataset
-from headrace.engine import TrainConfig, bench_step, read_model_spec
+from headrace.engine import MemoryGone, TrainConfig, bench_step, read_model_spec
 from headrace.engine.mover import Mover
+from headrace.engine.sizes import MIB
 from headrace.engine.step_compute import StepCompute
 from headrace.engine.workspace import Workspace
 from headrace.storage import Scratch
@@ -69,6 +70,20 @@ def _bench(model: Any, **settings: Any) -> None:
         **settings,
     )
     bench_step(config, spec=read_model_spec(model), tokens_per_row=8, slots=(2,), num_steps=1)
+
+
+def test_a_gpu_without_room_for_the_state_says_so_too(
+    monkeypatch: pytest.MonkeyPatch, inputs: Any
+) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * MIB, 8000 * MIB))
+
+    def no_slab(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("Tried to allocate")
+
+    monkeypatch.setattr("headrace.engine.workspace.DeviceSlab", no_slab)
+    with pytest.raises(MemoryGone, match="has 20 MiB of its 8000 left"):
+        _bench(inputs[0])
 
 
 def _is_free(held: list[Any]) -> bool:

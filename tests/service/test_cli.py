@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from command import run
-from headrace.engine import STRATEGIES, NotFinite, SettingsChanged
+from headrace.engine import STRATEGIES, MemoryGone, NotFinite, SettingsChanged
 from headrace.service.cli.output import Exit, human_bytes, human_seconds
 from headrace.service.settings import Settings
 from scripted_daemon import ScriptedDaemon
@@ -416,7 +416,11 @@ def test_export_of_a_running_job_is_refused(daemon: ScriptedDaemon, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(NotFinite("step 2: not finite"), Exit.FAILED), (SettingsChanged("seed was 1"), Exit.REFUSED)],
+    [
+        (NotFinite("step 2: not finite"), Exit.FAILED),
+        (MemoryGone("the device has 20 MiB left"), Exit.FAILED),
+        (SettingsChanged("seed was 1"), Exit.REFUSED),
+    ],
 )
 def test_a_run_that_ends_early_says_why_in_a_sentence(
     tmp_path: Path,

@@ -1,0 +1,51 @@
+"""What is planned of a GPU's memory is torch's own before the first step, or the run ends there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from .errors import MemoryGone, Setting
+from .plan import Plan
+from .sizes import MIB, SMALL_BLOCKS_BYTES
+
+
+def reserve(plan: Plan, device: torch.device) -> None:
+    """Have torch hold, as one free block, what else is planned of a GPU for the steps.
+
+    To be called when the state is in its homes, before the first step. What steps allocate is cut
+    from the block, and what they leave joins again with what lies beside it: blocks asked for one
+    by one stay apart, and those that fit nothing else are lost. And no other process can take the
+    memory midway. Peaks that torch counts begin anew, without the block. MemoryGone where the
+    memory is taken already.
+    """
+    if device.type != "cuda":
+        return
+    torch.cuda.empty_cache()  # what filling the homes has left is of other sizes
+    rest = _planned_bytes(plan) - torch.cuda.memory_reserved(device) - SMALL_BLOCKS_BYTES
+    if rest > 0:
+        with told_when_short(plan, device):
+            torch.empty((rest,), dtype=torch.uint8, device=device)
+    torch.cuda.reset_peak_memory_stats(device)
+
+
+@contextmanager
+def told_when_short(plan: Plan, device: torch.device) -> Iterator[None]:
+    """MemoryGone with the numbers where a GPU has less left than the plan takes of it."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        held = torch.cuda.memory_reserved(device)
+        free, total = torch.cuda.mem_get_info(device)
+        raise MemoryGone(
+            f"the device has {free // MIB} MiB of its {total // MIB} left, and the run needs "
+            f"{(_planned_bytes(plan) - held) // MIB} MiB beside the {held // MIB} that it holds: "
+            "other processes have taken memory since it was planned, or it was given more than "
+            "they leave. End them, or lower ",
+            Setting("device_bytes"),
+        ) from error
+
+
+def _planned_bytes(plan: Plan) -> int:
+    """Of the device, without what CUDA takes for itself."""
+    return plan.total_device_bytes - plan.device_bytes["runtime"]
