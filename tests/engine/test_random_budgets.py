@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.random_budgets import ALLOCATOR
+import pytest
+import torch
+
+from bench.random_budgets import ALLOCATOR, judge
 
 
 def test_random_runs_within_random_budgets_keep_to_their_plans(tmp_path: Path) -> None:
@@ -20,3 +23,13 @@ def test_random_runs_within_random_budgets_keep_to_their_plans(tmp_path: Path) -
     assert len(ran) == 4 and all(run["holds"] for run in ran), done.stderr
     assert all(run["peak_above_import_bytes"] > 0.2 * run["planned_bytes"] for run in ran)
     assert {tier for run in ran for tier in run["tiers"]} >= {"host", "nvme"}
+
+
+@pytest.mark.parametrize(("reserved", "holds"), [(3 * 2**30, True), (3 * 2**30 + 1, False)])
+def test_torch_may_reserve_what_is_planned_beside_the_start_up_of_cuda(
+    monkeypatch: pytest.MonkeyPatch, reserved: int, holds: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: reserved)
+    plan = {"total_host_bytes": 0, "total_device_bytes": 4 * 2**30,
+            "device_bytes": {"runtime": 2**30}, "tiers": ["device"]}  # fmt: skip
+    assert judge(plan, 0, "cuda", 0)["holds"] is holds
