@@ -28,6 +28,9 @@ class Scripted(Bench):
         self.made: list[tuple[str, str]] = []
         self.unsteady = unsteady
 
+    def names(self, case: Any) -> list[str]:
+        return list(STRATEGIES)
+
     def run(self, case: Any, strategy: str) -> dict[str, Any]:
         run = case.name, strategy
         tries = self.made.count(run)
@@ -101,6 +104,10 @@ def test_what_is_known_is_not_run_again_and_may_be_run_several_times() -> None:
     assert bench.made == []
     rows = run_all(bench, [first], ["auto"], minutes=1, times=3, repeat=3, before=known)
     assert len(rows) == len(known) + 2 and bench.made == [(first.name, "auto")] * 2
+    bench.made.clear()  # a part that ended between two times of the last strategy is gone on with
+    rows = run_all(bench, [first], None, minutes=1, times=2, repeat=3, before=rows)
+    assert bench.made == [(first.name, name) for name in STRATEGIES if name != "auto"]
+    assert len(rows) == 2 * len(STRATEGIES) + 1
 
 
 def test_a_sample_is_the_mean_of_as_many_steps_as_take_its_time() -> None:

@@ -4,7 +4,7 @@ Compute is measured when a case begins, and on a CPU also behind the steps of ea
 planned by rates of before is held to the steps, and so is the same plan at the mean of both speeds,
 which leaves the model's own error. The next run is planned by the last few rounds of measuring, so
 that no figure is old. What is measured is the median of five samples, each the mean of as many
-steps as take a second and a half.
+steps as take a second and a half; on a GPU that of the steps.
 
 A run says nothing of a plan while the box changes its speed: where its samples are further apart
 than `SPREAD` of their median, or what is measured behind it makes the plan more than `DRIFT` longer
@@ -24,6 +24,7 @@ import platform
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -198,7 +199,9 @@ class Bench:
             tokens_per_row=case.tokens,
             slots=[config.num_slots],
             volumes=[volume],
-            num_steps=case.steps if on_gpu else lambda planned: SAMPLES * self._per_sample(planned),
+            num_steps=(self._steps or case.steps)
+            if on_gpu
+            else lambda planned: SAMPLES * self._per_sample(planned),
             commit=case.commits,
             around=around,
             look=lambda work: {"left_in_arena": work.arena.free_bytes, "plan_itself": work.plan},
@@ -246,9 +249,10 @@ class Bench:
             "planned_device_bytes": plan["total_device_bytes"],
             "reserved_share": reserved and reserved / reservable,
             # Of what is planned without the allocator's own: what was given out at most.
-            "allocated_share": on_gpu
-            and torch.cuda.max_memory_allocated()
-            / (reservable - plan["device_bytes"]["allocator"]),
+            "allocated_share": torch.cuda.max_memory_allocated()
+            / (reservable - plan["device_bytes"]["allocator"])
+            if on_gpu
+            else None,
             "planned_host_bytes": host,
             "resident_bytes": None if on_gpu else peak - self._base,
             "host_share": (host - run["left_in_arena"]) / host if host else 1.0,
@@ -262,8 +266,8 @@ class Bench:
         """How much longer the planned step, and a layer, take by what is measured now than by what
         was when it was planned. The case's next run is planned by the last rounds."""
         shapes: list[ShapeRates] = []
+        most, row = most_tokens(case), case.tokens
         for _ in range(ROUNDS_AFTER):
-            most, row = most_tokens(case), case.tokens
             shapes.append(
                 measure_shape(case.spec, config, most_tokens=most, row_tokens=row, sizes=[most])
             )
@@ -275,10 +279,8 @@ class Bench:
         known = {**rates.shapes, key: middle_shape(self._rounds[case.name])}
         write_rates(volumes, replace(rates, shapes=known))
         now, before = middle_shape(shapes), plan.basis.rates
-        layer = layer_seconds(now.layers, most_tokens(case))
-        return slower(plan, way, now) - 1, layer / layer_seconds(
-            before.layers, most_tokens(case)
-        ) - 1
+        layer = layer_seconds(now.layers, most) / layer_seconds(before.layers, most)
+        return slower(plan, way, now) - 1, layer - 1
 
 
 def means(seconds: Sequence[float], each: int) -> list[float]:
@@ -367,7 +369,7 @@ def run_all(
 
     for case in cases:
         known = [(row["case"], row["strategy"]) for row in rows]
-        names = only or contenders_of(bench, case, rows, repeat)
+        names = only or contenders_of(bench, case, rows, times=times, repeat=repeat)
         for name in names:
             places = [i for i, one in enumerate(known) if one == (case.name, name)]
             for i in places:
@@ -404,11 +406,14 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def contenders_of(bench: Bench, case: Case, rows: list[Row], repeat: int) -> list[str]:
-    """The strategies to run; none where all are settled, so that nothing is measured for them."""
+def contenders_of(
+    bench: Bench, case: Case, rows: list[Row], *, times: int, repeat: int
+) -> list[str]:
+    """The strategies to run; none where all are settled `times` times, so that nothing is measured
+    for them."""
     mine = [row for row in rows if row["case"] == case.name]
-    settled = {row["strategy"] for row in mine if not is_in_doubt(row, repeat)}
-    return [] if settled >= set(STRATEGIES) else bench.names(case)
+    settled = Counter(row["strategy"] for row in mine if not is_in_doubt(row, repeat))
+    return [] if all(settled[name] >= times for name in STRATEGIES) else bench.names(case)
 
 
 def report(rows: list[Row], device: str) -> dict[str, Any]:
@@ -426,8 +431,9 @@ def report(rows: list[Row], device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch"),
         "sources": sorted({row["sources"] for row in rows}),
-        "rule": {"drift": DRIFT, "spread": SPREAD, "samples": SAMPLES,
-                 "sample_seconds": SAMPLE_SECONDS},
+        "rule": {"drift": DRIFT, "spread": SPREAD,
+                 **({"samples": SAMPLES, "sample_seconds": SAMPLE_SECONDS} if device == "cpu"
+                    else {"samples": "steps"})},
         "num_runs": len(ran),
         "num_failed": sum("failed" in row for row in rows),
         "num_refused": sum("refused" in row for row in rows),
@@ -608,7 +614,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--volume", type=Path, help="a directory on the drive that is meant")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--steps", type=int, help="of a sample on a CPU, however long")
+    parser.add_argument("--steps", type=int, help="of a sample on a CPU, of a run on a GPU")
     parser.add_argument("--case", action="append", help="only those whose name begins like this")
     parser.add_argument("--strategy", action="append", help="only these; all unless given")
     parser.add_argument("--minutes", type=float, help="after which no run begins")
