@@ -3,15 +3,15 @@
 A processor that others share is faster in one second and slower in the next, by a third and more.
 Figures that were taken one after the other would each be of another such second, and a plan made of
 them of none. So each is taken once a round, and the middle one of the rounds counts. Of what a
-model's layers take it is their mean, in seconds, without rounds that took twice as long as the
-middle one: a step is the sum of dozens of such figures, in slow and in fast tenths of a second, and
-the slow ones are further from the middle than the fast ones. Where other
-work held up all rounds, the best of each counts: what the box can do, and not what was left.
+model's layers take it is their mean, in seconds, without rounds that took more than twice as long
+as the middle one: a step is the sum of dozens of such figures, in slow and in fast tenths of a
+second, and the slow ones are further from the middle than the fast ones. Where other work held up
+all rounds, the best of each counts: what the box can do, and not what was left.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import harmonic_mean, mean, median, median_low
+from statistics import harmonic_mean, mean, median, median_high, median_low
 from typing import TypeVar
 
 from .rates import LayerRate, Rates, ShapeRates
@@ -52,14 +52,15 @@ def middle_shape(rounds: Sequence[ShapeRates], *, best: bool = False) -> ShapeRa
 
 
 def _mean_rate(rates: Sequence[float]) -> float:
-    """The rate of what took the mean of the seconds that these tell, without those of twice the
-    middle."""
+    """The rate of what took the mean of the seconds that these tell, without those of more than
+    twice the middle; of an even number, the longer one in the middle."""
     least = median_low(rates) / 2
     return harmonic_mean([rate for rate in rates if rate >= least])
 
 
 def _mean_seconds(seconds: Sequence[float]) -> float:
-    most = 2 * median_low(seconds)
+    """Likewise of seconds."""
+    most = 2 * median_high(seconds)
     return mean(one for one in seconds if one <= most)
 
 

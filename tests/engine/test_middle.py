@@ -44,6 +44,14 @@ def test_a_layer_takes_the_mean_of_the_seconds_that_its_rounds_took() -> None:
     assert middle_shape(slow).visit_seconds == pytest.approx(3.5e-3 / 3)
 
 
+def test_a_rate_and_seconds_leave_out_the_same_rounds() -> None:
+    """Of an even number too, where there are two in the middle."""
+    rounds = [replace(shape(1 / one, 64), visit_seconds=one) for one in (1.0, 1.0, 1.5, 2.5)]
+    found = middle_shape(rounds)
+    assert found.visit_seconds == pytest.approx(1.5)
+    assert found.head_flops == pytest.approx(1 / 1.5)
+
+
 def test_rates_of_kept_layers_are_taken_apart_and_stay_unknown_where_no_round_has_them() -> None:
     def with_kept(rate: float) -> ShapeRates:
         (layer,) = shape(8, 64).layers
