@@ -145,3 +145,18 @@ def test_where_three_slots_do_not_fit_two_stay() -> None:
         {"device_limit": 128 * GIB, "host_limit": sizes.host(begun)},
     ):
         assert weighed.fastest([begun], **limits)[1].num_slots == 2
+
+
+def test_slots_that_make_a_step_much_longer_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = VolumeRates(read=1.8e9, write=2.6e9, mixed=1.98e9)
+    sizes = sizes_of(state_tier="nvme", batch_rows=64, microbatch_rows=16)
+    weighed = Weighed(StepModel(sizes, default_rates("cuda"), StepLoad.of(sizes)), drives)
+    played = weighed.played
+
+    def longer_by_three(placement: Placement, limit: float = inf) -> float:
+        slower = 1.05 if placement.num_slots == 3 else 1.0
+        return slower * played(placement, limit)
+
+    monkeypatch.setattr(weighed, "played", longer_by_three)
+    found = weighed.fastest([BOUND_BY_A_DRIVE], device_limit=128 * GIB, host_limit=64 * GIB)
+    assert found[1].num_slots == 2
