@@ -37,7 +37,7 @@ from .workspace import Workspace
 Around = Callable[[int], AbstractContextManager[None]]
 Look = Callable[[Workspace], Mapping[str, Any]]
 Tell = Callable[[str], None]
-NumSteps = int | Callable[[float], int]
+NumSteps = int | Callable[[float], int]  # of a step's planned seconds
 
 
 def _nothing_around(step: int) -> AbstractContextManager[None]:
@@ -73,8 +73,8 @@ def bench_step(
     tell: Tell = lambda line: None,
     rates: Rates | None = None,
 ) -> dict[str, Any]:
-    """Time `num_steps` steps (after one that warms up), or what a function makes of a step's
-    planned seconds, for each number of slots. None leaves that to the plan and is named "auto".
+    """Time `num_steps` steps (after one that warms up) for each number of slots: so many, or what a
+    function makes of a step's planned seconds. Slots of None are left to the plan and named "auto".
 
     The first entry of `slots` that is 1 gives each stage's own seconds, since nothing overlaps
     there: `overlapped_seconds` is the sum over the passes of max(compute, read + write) and

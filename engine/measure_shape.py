@@ -41,12 +41,13 @@ def measure_shape(
 ) -> ShapeRates:
     """Operations a second of a layer, forward and backward, and of the head, of one round.
 
-    Microbatches have these `sizes` in tokens, by default those of `_sizes`.
-
+    Microbatches have these `sizes` in tokens, ascending; by default those of `TOKENS` up to twice
+    `most_tokens`, the run's own, which on a CPU is timed too where it lies between two of them. The
+    head has no more than `most_tokens` either, and a layer no size behind one that takes long.
     On a CPU a layer's rows have `row_tokens` tokens, where that is given: attention reaches fewer
     operations a second than the products, and has more of them in long rows.
     On a CPU it takes no more than `most_bytes` of memory, where that is given: fewer layers lie
-    about then.
+    about then, and sizes that do not fit are left out.
     """
     clock = round_clock(config.device, full=full)
     room = MeasuringSizes(spec, config, most_bytes)
@@ -98,8 +99,9 @@ def _time_passes(
 
 
 def _sizes(config: TrainConfig, most_tokens: int | None) -> list[int]:
-    """Tokens of the microbatches to be timed, ascending: on a CPU `most_tokens` is one of them.
-    From some size on a layer's pieces take fresh pages: between two sizes a rate is a guess."""
+    """Tokens of the microbatches to be timed, ascending. On a CPU `most_tokens` is one of them, if
+    it lies between two: from some size on a layer's pieces take fresh pages, so that there a rate
+    is a guess."""
     sizes = TOKENS[config.device]
     if most_tokens is None:
         return list(sizes)

@@ -38,20 +38,21 @@ class Surroundings:
         self._sums = torch.zeros(count if self._apart else 0, device=device)
         self._state = torch.zeros(3 * count if self._apart else 0, device=device)
         self._summing: list[float] = []
-        self._num_summed = 0  # elements, each time
+        self._num_summed = 0  # elements of a layer's gradients
 
     def next_weights(self) -> Weights:
         """Those of the layer whose turn it is."""
         return next(self._weights)
 
     def keep(self, hidden: Tensor, grads: Grads | None = None) -> None:
-        """Hold what a layer made, as long as a step does."""
+        """Hold what a layer made as long as a step does: `hidden` (rows, tokens, width) and the
+        gradients of its parameters, by name, until the next layer."""
         if self._apart:
             self._kept.append(hidden)
             self._grads = grads or {}
 
     def between(self) -> None:
-        """What a step does between two layers; other figures have its time."""
+        """What a step does between two layers. Only the summing of gradients is timed."""
         if self._grads:
             self._num_summed = sum(value.numel() for value in self._grads.values())
             self._summing.append(self._clock.once(self._sum))

@@ -56,7 +56,8 @@ class Weighed:
         of those the best moved record by record (moves.py): fewer of a model of many records, of
         which each is little of the whole and whose step takes longer to play. One with all
         state on the device is taken where others are hardly shorter, since it needs no link, and
-        then one that bets on no step being clipped only where others are longer."""
+        then one that bets on no step being clipped only where others are longer. What streams from
+        a drive has the usual number of slots unless fewer make the step much shorter."""
         groups = [[one for one in placements if one.host_versions == count] for count in (1, 2)]
         limits = {"device_limit": device_limit, "host_limit": host_limit}
         found = [one for group in groups for one in self._refined(group, limits)]
