@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.random_budgets import ALLOCATOR, judge
+from bench.random_budgets import ALLOCATOR, judge, taken_and_planned
 
 
 def test_random_runs_within_random_budgets_keep_to_their_plans(tmp_path: Path) -> None:
@@ -32,4 +32,6 @@ def test_torch_may_reserve_what_is_planned_beside_the_start_up_of_cuda(
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: reserved)
     plan = {"total_host_bytes": 0, "total_device_bytes": 4 * 2**30,
             "device_bytes": {"runtime": 2**30}, "tiers": ["device"]}  # fmt: skip
-    assert judge(plan, 0, "cuda", 0)["holds"] is holds
+    row = judge(plan, 0, "cuda", 0)
+    assert row["holds"] is holds
+    assert taken_and_planned(row) == (reserved, 3 * 2**30)
