@@ -17,7 +17,7 @@ os.environ.setdefault("HEADRACE_OUTPUT", "text")  # what tests read as people do
 
 
 # Files that take longest, the longest first: begun last, one of them would leave all cores but one
-# without work. Beside a new file that takes half a minute nothing is wrong with an old list.
+# without work. A new file of half a minute may be missing here without harm.
 LONGEST = (
     "e2e/test_line.py",
     "engine/test_bit_law.py",
