@@ -103,7 +103,7 @@ def test_each_step_is_held_to_what_the_drive_gave_just_before_and_behind_it() ->
         "num_params": 10, "link_bytes": {"nvme_read": 100, "nvme_write": 100}, "step_seconds": 30.0,
         "all_step_seconds": [99.0, 20.0, 40.0, 30.0], "commit_seconds": 0.0,
     }  # fmt: skip
-    # A drive that halves in the middle and comes back: every step but the second is at its rate.
+    # A drive that halves in the middle and comes back: what it gave in a step is the mean of both.
     found = gpu_step.limit_of(CASES["smoke"], result, {"mixed": [10.0, 10.0, 5.0, 10.0]})
     assert found["moved_seconds"] == pytest.approx(200 / 7.5)
     assert found["ratio_to_moved"] == pytest.approx(200 / 7.5 / 30)  # of 1, 0.67 and 0.89
