@@ -86,6 +86,27 @@ def test_a_gpu_without_room_for_the_state_says_so_too(
         _bench(inputs[0])
 
 
+def test_what_is_left_is_reserved_before_the_first_step_of_a_run_and_of_a_bench(
+    monkeypatch: pytest.MonkeyPatch, inputs: Any, tmp_path: Any
+) -> None:
+    seen: list[str] = []
+    run_visit = StepCompute.visit
+
+    def visit(compute: StepCompute, *arguments: Any) -> Any:
+        seen.append("step")
+        return run_visit(compute, *arguments)
+
+    monkeypatch.setattr(StepCompute, "visit", visit)
+    for module in ("mover", "bench_inputs"):
+        name = f"headrace.engine.{module}.reserve"
+        monkeypatch.setattr(name, lambda plan, device, said=module: seen.append(said))
+    Run(tmp_path, *inputs, max_steps=1, batch_rows=3).go()
+    assert seen[:2] == ["mover", "step"] and "bench_inputs" not in seen
+    seen.clear()
+    _bench(inputs[0])
+    assert seen[:2] == ["bench_inputs", "step"] and "mover" not in seen
+
+
 def _is_free(held: list[Any]) -> bool:
     assert held
     return all(one.expired() for one in held)
