@@ -24,11 +24,11 @@ from .heap import trim_heap
 from .measure_box import ROUNDS, measure_box
 from .measure_calls import measure_calls
 from .measure_shape import measure_shape
-from .middle import middle_box, middle_shape
 from .model import ModelSpec
 from .rate_file import read_rates, write_rates
 from .rates import Rates, ShapeRates, shape_key
 from .report import Emit, RunEvent
+from .rounds import box_of_rounds, shape_of_rounds
 from .state_record import state_record
 
 MOST_SECONDS = {False: 15.0, True: 100.0}  # after which no other round begins
@@ -143,8 +143,8 @@ def _made_one(rounds: Sequence[_Round]) -> tuple[Rates, ShapeRates]:
     quiet = [one for one in rounds if one.is_quiet]
     counted = quiet or rounds
     held_up = median(one.held_up for one in counted)
-    box = middle_box([one.box for one in counted], best=not quiet)
-    shape = middle_shape([one.shape for one in counted], best=not quiet)
+    box = box_of_rounds([one.box for one in counted], best=not quiet)
+    shape = shape_of_rounds([one.shape for one in counted], best=not quiet)
     return replace(box, held_up=held_up), replace(shape, held_up=held_up)
 
 

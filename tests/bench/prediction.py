@@ -53,10 +53,10 @@ from headrace.engine.cost import step_cost
 from headrace.engine.heap import trim_heap
 from headrace.engine.homes import Way
 from headrace.engine.measure_shape import measure_shape
-from headrace.engine.middle import middle_shape
 from headrace.engine.plan import Plan
 from headrace.engine.rate_file import read_rates, write_rates
 from headrace.engine.rates import LayerRate, Rates, ShapeRates, shape_key
+from headrace.engine.rounds import shape_of_rounds
 from headrace.engine.step_cost import StepModel
 from headrace.engine.step_load import StepLoad
 from headrace.service.child import become_like_a_worker
@@ -276,9 +276,9 @@ class Bench:
         volumes, key = [self.volume(case)], shape_key(case.spec, config)
         rates = read_rates(volumes)
         assert rates is not None
-        known = {**rates.shapes, key: middle_shape(self._rounds[case.name])}
+        known = {**rates.shapes, key: shape_of_rounds(self._rounds[case.name])}
         write_rates(volumes, replace(rates, shapes=known))
-        now, before = middle_shape(shapes), plan.basis.rates
+        now, before = shape_of_rounds(shapes), plan.basis.rates
         layer = layer_seconds(now.layers, most) / layer_seconds(before.layers, most)
         return slower(plan, way, now) - 1, layer - 1
 

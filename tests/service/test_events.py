@@ -119,6 +119,12 @@ async def watch_together(
     return told, pieces
 
 
+def wait_for_pages(reads: Reads, count: int) -> None:
+    """Until so many pages of the journal were asked for."""
+    while len(set(reads.after)) < count:
+        time.sleep(0.01)
+
+
 def test_many_viewers_who_missed_the_same_read_the_journal_once(
     journal: Journal, hub: Hub, job: JobRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,8 +133,7 @@ def test_many_viewers_who_missed_the_same_read_the_journal_once(
     reads = Reads(journal, monkeypatch)
 
     def end() -> None:
-        while len(set(reads.after)) < 3:  # pages that all of them want
-            time.sleep(0.01)
+        wait_for_pages(reads, 3)  # that all of them want
         journal.move(job.id, "cancelled")
 
     watching = watch_together(journal, hub, job, after=[0] * 100, act=end)
@@ -147,8 +152,7 @@ def test_many_viewers_at_different_places_share_what_they_read(
     places = list(range(0, 300, 3))
 
     def end() -> None:
-        while len(set(reads.after)) < 3:
-            time.sleep(0.01)
+        wait_for_pages(reads, 3)
         journal.move(job.id, "cancelled")
 
     told, _ = asyncio.run(watch_together(journal, hub, job, after=places, act=end))

@@ -20,7 +20,7 @@ K = TypeVar("K")
 OneOf = Callable[[Sequence[float]], float]
 
 
-def middle_box(rounds: Sequence[Rates], *, best: bool = False) -> Rates:
+def box_of_rounds(rounds: Sequence[Rates], *, best: bool = False) -> Rates:
     """The middle of what `measure_box` found, or the best of each: copies, memory, visits and the
     processor's work."""
     one_of = max if best else median
@@ -36,7 +36,7 @@ def middle_box(rounds: Sequence[Rates], *, best: bool = False) -> Rates:
     )
 
 
-def middle_shape(rounds: Sequence[ShapeRates], *, best: bool = False) -> ShapeRates:
+def shape_of_rounds(rounds: Sequence[ShapeRates], *, best: bool = False) -> ShapeRates:
     """The mean of what `measure_shape` found, or the best; of sizes that not every round came to,
     none."""
     one_of = max if best else _mean_rate
