@@ -7,7 +7,7 @@ import torch
 
 from .errors import MemoryGone, Setting
 from .plan import Plan
-from .sizes import MIB, SMALL_BLOCKS_BYTES
+from .working import MIB, SMALL_BLOCKS_BYTES
 
 
 def reserve(plan: Plan, device: torch.device) -> None:

@@ -32,7 +32,7 @@ def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> 
     width = DTYPE_BYTES[config.compute_dtype]
     attention = attention_bytes(spec, width, row_tokens) + adapter_bytes(spec, width)
     attention += expert_bytes(spec, width)
-    if config.compile != "off" and spec.experts is None:
+    if is_compiled(spec, config):
         saved = 4 * spec.hidden_size + 2 * (query + key_value) + 3 * spec.intermediate_size
         saved += compiled_copies(spec, config, row_tokens)
         return saved * width + compiled_norm_bytes(spec, width) + attention
@@ -44,11 +44,22 @@ def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> 
     return elements * width + fp32_norms + norm_bytes(spec) + attention
 
 
+def saves_input(spec: ModelSpec, config: TrainConfig) -> bool:
+    """Whether a layer's input is among what its graph saves: a norm that is not compiled saves the
+    float32 copy that it makes of any other."""
+    return is_compiled(spec, config) or config.compute_dtype == "float32"
+
+
+def is_compiled(spec: ModelSpec, config: TrainConfig) -> bool:
+    """Whether layers are: which experts a token meets, no graph can know."""
+    return config.compile != "off" and spec.experts is None
+
+
 def under_way_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> int:
     """Bytes that a layer's backward holds for a token at its peak, besides what is saved.
 
-    Gradients: two hidden- and two intermediate-sized tensors, and those of attention scores that
-    are not fused.
+    Gradients of what lies between, not of weights: two hidden- and two intermediate-sized tensors,
+    and those of attention scores that are not fused.
     """
     width = DTYPE_BYTES[config.compute_dtype]
     gradients = 2 * (spec.hidden_size + spec.intermediate_size) * width

@@ -14,18 +14,13 @@ from .packed_way import packed_way
 from .packing import Arrangement, RowLengths, extent_of, settle_microbatch
 from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
-from .saved import saved_token_bytes, under_way_token_bytes
+from .saved import is_compiled, saved_token_bytes, saves_input, under_way_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
+from .working import backward_peak_bytes, logits_bytes, loose_bytes
 
 MIB = 2**20
 # Measured: thread stacks and library scratch; on a GPU CUDA's context and the kernels it loads.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 1024 * MIB}
-# What torch reserves on a GPU beyond what it gives out: blocks that a layer leaves are not always
-# those that the next one wants. A part of what a layer works in, up to a point, and of what the
-# loss does; measured.
-SMALL_BLOCKS_BYTES = 128 * MIB  # of it for what torch gives out of pages of its own
-_LOOSE_SHARE, _LOOSE_MOST, _LOOSE_LOSS_SHARE = 0.6, 896 * MIB, 0.25
-
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
 NUM_GRAD_BUFFERS = {"cpu": 1, "cuda": 2}
 _DEVICE_ALIGNMENT = 512
@@ -46,6 +41,7 @@ class Sizes:
     piece_bytes: int  # through which frozen weights are converted
     layer_elements: int  # of the largest layer
     layer_grad_elements: int  # of the largest sum of gradients that a layer has
+    one_grad: int  # elements of the largest gradient of one of a layer's weights
     slot_bytes: int  # that hold the state of any record, and of a frozen one what is converted
     layer_weights_bytes: int  # of weights in the compute dtype, if the record has another form
     largest_trained: int  # elements of the largest record that is trained
@@ -71,6 +67,7 @@ class Sizes:
         largest_layer = max(record.num_elements for record in spec.of_kind("layer"))
         coded = any(record.base in CODED_FORMATS for record in spec.records)
         converted = config.compute_dtype == "float32" or coded
+        of_layers = [record for record in spec.trained if record.kind in ("layer", "beside")]
         wide = {"kernel": 0, "mask": extent.microbatch_tokens}
         row_tokens = wide.get(packed_way(spec, config), longest_row_tokens)
         return cls(
@@ -83,9 +80,8 @@ class Sizes:
             grad_bytes=tuple(kept_grad_bytes(config, record) for record in spec.records),
             piece_bytes=piece,
             layer_elements=largest_layer,
-            layer_grad_elements=max(
-                (r.num_elements for r in spec.trained if r.kind in ("layer", "beside")), default=0
-            ),
+            layer_grad_elements=max((r.num_elements for r in of_layers), default=0),
+            one_grad=max((p.num_elements for r in of_layers for p in r.params), default=0),
             state_bytes=states,
             slot_bytes=max(
                 size + (0 if record.base is None else piece)
@@ -121,18 +117,25 @@ class Sizes:
     def kept_layer_bytes(self) -> int:
         """Activations of every microbatch of a step for one layer; its input is counted apart."""
         saved = self.step_tokens * self.saved_token_bytes + self._masks(self.step_tokens)
-        return saved - self.hidden_bytes
+        return saved - (self.hidden_bytes if saves_input(self.spec, self.config) else 0)
 
     @cached_property
     def under_way_bytes(self) -> int:
         """What backward of one layer and microbatch holds at its peak besides what is saved."""
-        return self.microbatch_tokens * self.under_way_token_bytes
+        return self.working_bytes - self._saved_bytes
 
     @cached_property
     def working_bytes(self) -> int:
         """What a layer that was not kept holds at the peak of its forward and backward."""
+        for_tokens = self._saved_bytes + self.microbatch_tokens * self.under_way_token_bytes
+        one, all_ = (self.compute_bytes * n for n in (self.one_grad, self.layer_grad_elements))
+        compiled = is_compiled(self.spec, self.config)
+        return backward_peak_bytes(for_tokens, one, all_, compiled=compiled)
+
+    @cached_property
+    def _saved_bytes(self) -> int:
         tokens = self.microbatch_tokens
-        return tokens * self.saved_token_bytes + self._masks(tokens) + self.under_way_bytes
+        return tokens * self.saved_token_bytes + self._masks(tokens)
 
     @cached_property
     def loss_bytes(self) -> int:
@@ -269,22 +272,12 @@ class Sizes:
     @cached_property
     def _loose(self) -> int:
         """What the device's allocator holds that nobody uses; the slab's parts are of one piece."""
-        if self.config.device == "cpu":
-            return 0
-        of_layer = min(int(_LOOSE_SHARE * self.working_bytes), _LOOSE_MOST)
-        return SMALL_BLOCKS_BYTES + of_layer + int(_LOOSE_LOSS_SHARE * self.loss_bytes)
+        return loose_bytes(self.config, self.working_bytes, self.loss_bytes)
 
     @cached_property
     def _grad_buffers(self) -> int:
         one = round_up(self.largest_trained * self.compute_bytes, _DEVICE_ALIGNMENT)
         return NUM_GRAD_BUFFERS[self.config.device] * one
-
-
-def logits_bytes(spec: ModelSpec, config: TrainConfig, tokens: int) -> int:
-    """What the loss of so many tokens holds at its peak."""
-    # A bounded logit waits with its slope, which is found by way of its square.
-    each = 4 if DTYPE_BYTES[config.compute_dtype] == 4 else 12
-    return tokens * spec.vocab_size * (each + 8 * bool(spec.logit_softcap))
 
 
 def sum_bytes(record: RecordLayout) -> int:

@@ -129,15 +129,8 @@ class StepCompute(ForwardCompute):
         if weights is None:
             weights = work.module.leaves(layout, self._layer_weights(layout, slot))
         for m in self.chosen(visit):
-            if graphs is None:
-                hidden = self._activations.fetch(i, m)
-                graph = forward_graph(work.module, layout, weights, hidden, self.positions[m])
-            else:
-                graph = graphs[m]
-            routers = self.balance.gradients(m, graph.routed)
-            self._grad_hidden[m], grads = backward(graph, weights, self._grad_hidden[m], routers)
-            for name, value in grads.items():
-                accumulators[name] += value
+            graph = None if graphs is None else graphs[m]
+            self._backward_microbatch(layout, weights, m, graph, accumulators)
         if not self._is_last(visit):
             self._send_sum(layout, flat)
             return
@@ -147,6 +140,27 @@ class StepCompute(ForwardCompute):
                 self._apply(layout, slot, kept, self._factors.early(layout))
         if i == 0 and work.spec.of_kind("embedding")[0].base is None:
             self._embedding_backward()
+
+    def _backward_microbatch(
+        self,
+        layout: RecordLayout,
+        weights: Weights,
+        m: int,
+        graph: LayerGraph | None,
+        accumulators: Weights,
+    ) -> None:
+        """Backward of a layer for one microbatch, computed again unless its graph was kept.
+
+        A call of its own: what it leaves is gone when the next microbatch begins.
+        """
+        if graph is None:
+            hidden = self._activations.fetch(self._layer_index[layout.name], m)
+            positions = self.positions[m]
+            graph = forward_graph(self.work.module, layout, weights, hidden, positions)
+        routers = self.balance.gradients(m, graph.routed)
+        self._grad_hidden[m], grads = backward(graph, weights, self._grad_hidden[m], routers)
+        for name, value in grads.items():
+            accumulators[name] += value
 
     def _is_first(self, visit: Visit) -> bool:
         return not visit.microbatch

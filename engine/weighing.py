@@ -17,7 +17,7 @@ from .ways import planned_way
 _NUM_PLAYED = 6  # placements that the formula finds best are played through, and of so many homes
 _NUM_HOMES, _NUM_OF_HOME = 16, 2  # so many of each
 _NUM_REARRANGED, _MOST_REARRANGED = 120, 5  # records, of all placements together; and placements
-_NUM_SETTLED = 3  # of them, the best, where there are few records; else one
+_NUM_SETTLED = 8  # of them, the best, where there are few records; else one
 _AWAY_GAIN = 0.02  # state leaves the device for a step that is so much shorter
 _BET_GAIN = 0.03  # a lost bet costs more: one that clips in seven steps loses what this gains
 _STEADY_GAIN = 0.02  # a drive's pace varies: fewer slots than usual only for so much shorter a step

@@ -44,7 +44,7 @@ CHUNK_TOKENS = 4096
 # forward pass and the state for the update up, the state down.
 UP_BYTES, DOWN_BYTES = 14, 12
 # A file beside the state, as large as there is room for: small ones may be moved more quickly.
-DRIVE_BYTES = {"cpu": (2**27, 2**28), "cuda": (8 * GIB, 4 * GIB)}  # and moved, each time
+DRIVE_BYTES = {"cpu": (2**27, 2**28), "cuda": (4 * GIB, 4 * GIB)}  # and moved, each time
 LOOK_SECONDS = 0.02
 
 

@@ -23,7 +23,7 @@ SPEC = shape_spec("llama-8b-vocab-32k", 2)
 LAYERS = [i for i, record in enumerate(SPEC.records) if record.kind == "layer"]
 GIB = 2**30
 WITHIN = 0.05
-BUDGETS_IN_HALF_GIB = range(19, 39)  # 9571 MiB is the least; with 19 GiB every layer is kept whole
+BUDGETS_IN_HALF_GIB = range(20, 39)  # 9788 MiB is the least; with 19 GiB every layer is kept whole
 TIERS: tuple[Tier, ...] = ("device", "host", "nvme")
 NEAR: tuple[NearTier, ...] = ("device", "host")
 RATES = Rates(
@@ -115,7 +115,7 @@ def test_the_plan_is_as_good_as_the_best_of_all_placements(
     [
         (24, 24, {}),
         (13, 24, {"commit_every_steps": 100}),
-        (9.5, 24, {"commit_every_steps": 100}),
+        (10, 24, {"commit_every_steps": 100}),
         (12, 10, {}),
         (24, 12, {"batch_rows": 16, "state_tier": "nvme"}),
     ],
@@ -138,7 +138,7 @@ def test_auto_is_as_good_as_the_best_strategy(
 @pytest.mark.parametrize("settings", [{}, {"commit_every_steps": 100}, {"batch_rows": 16}])
 def test_more_device_memory_never_makes_a_step_longer(settings: dict[str, Any]) -> None:
     spec, best = shape_spec("llama-8b-vocab-32k", 6), float("inf")
-    for device_gib in (10, 10.5, 11, 12, 13, 14, 16, 18, 20, 24, 30, 40):
+    for device_gib in (10.5, 11, 12, 13, 14, 16, 18, 20, 24, 30, 40):
         where = box(device_gib, 52)
         plan = make_plan(spec, config(**settings), longest_row_tokens=1024, box=where)
         assert plan.forecast.step.seconds <= 1.01 * best, device_gib

@@ -8,7 +8,7 @@ import torch
 
 from headrace.engine import MemoryGone
 from headrace.engine.reserved import reserve
-from headrace.engine.sizes import MIB, SMALL_BLOCKS_BYTES
+from headrace.engine.working import MIB, SMALL_BLOCKS_BYTES
 
 
 class ShortGpu:
