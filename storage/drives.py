@@ -37,7 +37,7 @@ from .wear import VolumeWear, drive_health
 
 log = logging.getLogger(__name__)
 
-NUM_THREADS = 4
+NUM_THREADS = 8
 LINKS = ("nvme_read", "nvme_write")
 
 

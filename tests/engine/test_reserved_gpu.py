@@ -48,4 +48,6 @@ def test_no_more_is_reserved_than_was_planned(tmp_path: Path, settings: dict[str
     planned = plan["total_device_bytes"] - plan["device_bytes"]["runtime"]
     used = planned - plan["device_bytes"]["allocator"]
     assert 0.95 * planned <= torch.cuda.max_memory_reserved() <= planned
-    assert 0.85 * used <= torch.cuda.max_memory_allocated() <= planned
+    # What a kept layer saves for weights that are frozen is counted and not there.
+    least = 0.75 if config.method == "lora" else 0.95
+    assert least * used <= torch.cuda.max_memory_allocated() <= used
