@@ -7,7 +7,9 @@ import torch
 
 from .errors import MemoryGone, Setting
 from .plan import Plan
-from .working import MIB, SMALL_BLOCKS_BYTES
+from .working import MIB, SMALL_BLOCKS_BYTES, small_share
+
+_OF_LAYERS = ("kept_activations", "layer_activations", "boundary_activations")
 
 
 def reserve(plan: Plan, device: torch.device) -> None:
@@ -16,13 +18,13 @@ def reserve(plan: Plan, device: torch.device) -> None:
     To be called when the state is in its homes, before the first step. What steps allocate is cut
     from the block, and what they leave joins again with what lies beside it: blocks asked for one
     by one stay apart, and those that fit nothing else are lost. And no other process can take the
-    memory midway. Peaks that torch counts begin anew, without the block. MemoryGone where the
-    memory is taken already.
+    memory midway. What comes in small tensors has no use for it and is left out. Peaks that torch
+    counts begin anew, without the block. MemoryGone where the memory is taken already.
     """
     if device.type != "cuda":
         return
     torch.cuda.empty_cache()  # what filling the homes has left is of other sizes
-    rest = _planned_bytes(plan) - torch.cuda.memory_reserved(device) - SMALL_BLOCKS_BYTES
+    rest = _planned_bytes(plan) - torch.cuda.memory_reserved(device) - _small_bytes(plan)
     if rest > 0:
         with told_when_short(plan, device):
             torch.empty((rest,), dtype=torch.uint8, device=device)
@@ -49,3 +51,11 @@ def told_when_short(plan: Plan, device: torch.device) -> Iterator[None]:
 def _planned_bytes(plan: Plan) -> int:
     """Of the device, without what CUDA takes for itself."""
     return plan.total_device_bytes - plan.device_bytes["runtime"]
+
+
+def _small_bytes(plan: Plan) -> int:
+    """Of the device, what steps take in pieces that torch cuts from no large block."""
+    sizes, parts = plan.basis.sizes, plan.device_bytes
+    of_layers = sum(parts[name] for name in _OF_LAYERS)
+    share = small_share(sizes.spec, sizes.config, sizes.microbatch_tokens)
+    return SMALL_BLOCKS_BYTES + int(share * of_layers)

@@ -16,6 +16,8 @@ _LOOSE_SHARE, _LOOSE_MOST, _LOOSE_LOSS_SHARE = 0.3, 384 * MIB, 0.1
 # all weights; by whether it is compiled (`tests/engine/test_working.py`).
 _SHARE_AT_END = {False: 0.75, True: 0.4}
 
+_KEY_VALUE_SHARE = 0.15  # of what a layer saves, keys and values where few heads have them
+
 
 def backward_peak_bytes(for_tokens: int, one_grad: int, all_grads: int, *, compiled: bool) -> int:
     """The peak of a layer's backward, of what it holds at most for its tokens and for gradients of
@@ -34,6 +36,17 @@ def logits_bytes(spec: ModelSpec, config: TrainConfig, tokens: int) -> int:
     # A bounded logit waits with its slope, which is found by way of its square.
     each = 4 if DTYPE_BYTES[config.compute_dtype] == 4 else 12
     return tokens * spec.vocab_size * (each + 8 * bool(spec.logit_softcap))
+
+
+def small_share(spec: ModelSpec, config: TrainConfig, microbatch_tokens: int) -> float:
+    """The part, at most, of what layers hold that comes in tensors of up to 1 MiB.
+
+    Those torch gives out of pages of 2 MiB, never of a larger block that is free.
+    """
+    width = microbatch_tokens * DTYPE_BYTES[config.compute_dtype]
+    if width * spec.hidden_size <= MIB:
+        return 1.0
+    return _KEY_VALUE_SHARE if width * spec.num_kv_heads * spec.head_dim <= MIB else 0.0
 
 
 def loose_bytes(config: TrainConfig, layer_bytes: int, loss_bytes: int) -> int:
