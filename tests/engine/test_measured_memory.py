@@ -14,13 +14,9 @@ from headrace.engine.homes import Placement
 from headrace.engine.sizes import Sizes
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
-MEASURED = (
-    "2026-11-30-gpu-step.jsonl",
-    "2026-11-30-gpu-step-2.jsonl",
-    "2026-11-30-gpu-step-3.jsonl",
-)
+MEASURED = ("2026-12-01-gpu-step.jsonl",)  # since what is planned is reserved at once
 LEAST, MOST = 0.95, 1.0  # of what is planned
-ADAPTERS_LEAST = 0.94  # a kept layer over a coded base holds less than is counted
+GIVEN_OUT = 0.9  # at least, of what is planned for steps
 GIB = 2**30
 METHOD = ("method", "frozen_format", "state_format")  # settings that change what is held
 
@@ -60,6 +56,7 @@ def test_what_was_reserved_and_used_is_what_is_planned(row: dict[str, Any]) -> N
     sizes = Sizes.of(spec, config, case.tokens_per_row)
     parts = sizes.device_parts(placement)
     total = sum(parts.values())
-    least = ADAPTERS_LEAST if config.frozen_format == "nf4" else LEAST
-    assert least <= result["peak_reserved_gib"] * GIB / (total - parts["runtime"]) <= MOST
-    assert least <= result["device_used_gib"] * GIB / total <= MOST
+    assert LEAST <= result["peak_reserved_gib"] * GIB / (total - parts["runtime"]) <= MOST
+    assert LEAST <= result["device_used_gib"] * GIB / total <= MOST
+    for_steps = total - parts["runtime"] - parts["allocator"]
+    assert GIVEN_OUT <= result["peak_gib"] * GIB / for_steps <= MOST
