@@ -42,3 +42,5 @@ def test_what_differs_as_calls_do_is_counted_as_a_whole() -> None:
     assert usual([3.0]) == 3.0
     assert usual([1.0, 1.0, 1.9]) == pytest.approx(1.3)
     assert usual([1.0, 1.0, 2.1]) == 1.0
+    assert usual([1.0] * 4 + [3.5]) == pytest.approx(1.5)
+    assert usual([1.0] * 4 + [4.5]) == 1.0
