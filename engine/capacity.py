@@ -16,11 +16,12 @@ from .model import ModelSpec
 from .packing import RowLengths
 from .placement import choose_placement
 from .rates import Rates, VolumeRates, default_rates, shape_key
-from .sizes import MIB, Sizes
+from .sizes import Sizes
 from .state_record import state_padded_bytes, state_record
 from .step_cost import StepModel
 from .step_load import StepLoad
 from .strategies import with_strategy
+from .working import MIB
 
 
 class CannotFit(Refusal):

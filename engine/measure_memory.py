@@ -9,10 +9,10 @@ from .model import ModelSpec, RecordLayout
 from .packing import RowLengths
 from .placement import least_placement
 from .saved import saved_token_bytes, under_way_token_bytes
-from .sizes import MIB, RUNTIME_BYTES, Sizes
+from .sizes import RUNTIME_BYTES, Sizes
 from .state_record import state_padded_bytes
 from .strategies import with_strategy
-from .working import logits_bytes
+from .working import MIB, logits_bytes
 
 # A processor's caches hold what it did last: a layer is timed as a step comes to it, after others,
 # and records are updated in turn, as slots are.

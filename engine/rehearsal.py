@@ -21,8 +21,8 @@ from .orders import ordered_visits
 from .packing import Arrangement, step_tokens
 from .report import Emit, RunEvent
 from .row_order import Ints
-from .sizes import MIB
 from .step_compute import StepCompute, StepInputs
+from .working import MIB
 from .workspace import Workspace
 
 SOON = 10  # steps; what comes so early needs no rehearsal

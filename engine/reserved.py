@@ -17,17 +17,21 @@ def reserve(plan: Plan, device: torch.device) -> None:
 
     To be called when the state is in its homes, before the first step. What steps allocate is cut
     from the block, and what they leave joins again with what lies beside it: blocks asked for one
-    by one stay apart, and those that fit nothing else are lost. And no other process can take the
-    memory midway. What comes in small tensors has no use for it and is left out. Peaks that torch
-    counts begin anew, without the block. MemoryGone where the memory is taken already.
+    by one stay apart, and those that fit nothing else are lost. And no other process can take that
+    memory midway. Tensors of up to 1 MiB are never cut from it: what comes in them is left out.
+    Peaks that torch counts begin anew, without the block. MemoryGone where the memory is taken
+    already, of the block or of what is left out.
     """
     if device.type != "cuda":
         return
     torch.cuda.empty_cache()  # what filling the homes has left is of other sizes
-    rest = _planned_bytes(plan) - torch.cuda.memory_reserved(device) - _small_bytes(plan)
-    if rest > 0:
-        with told_when_short(plan, device):
-            torch.empty((rest,), dtype=torch.uint8, device=device)
+    rest = _planned_bytes(plan) - torch.cuda.memory_reserved(device)
+    block = rest - _small_bytes(plan)
+    with told_when_short(plan, device):
+        if rest - SMALL_BLOCKS_BYTES > torch.cuda.mem_get_info(device)[0]:
+            raise torch.OutOfMemoryError
+        if block > 0:
+            torch.empty((block,), dtype=torch.uint8, device=device)
     torch.cuda.reset_peak_memory_stats(device)
 
 
@@ -56,6 +60,8 @@ def _planned_bytes(plan: Plan) -> int:
 def _small_bytes(plan: Plan) -> int:
     """Of the device, what steps take in pieces that torch cuts from no large block."""
     sizes, parts = plan.basis.sizes, plan.device_bytes
+    gradients = sizes.layer_grad_elements * sizes.compute_bytes  # of weights, as large as these
     of_layers = sum(parts[name] for name in _OF_LAYERS)
+    of_layers -= min(gradients, parts["layer_activations"])
     share = small_share(sizes.spec, sizes.config, sizes.microbatch_tokens)
     return SMALL_BLOCKS_BYTES + int(share * of_layers)

@@ -31,13 +31,13 @@ from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
 from .report import OUTCOME_OF, Emit, Poll, RunEvent, RunResult, Watch
 from .samples import open_sampler
-from .sizes import MIB
 from .source import read_model_spec
 from .state import state_record
 from .surroundings import surroundings
 from .trainer import Trainer
 from .weights import import_state
 from .whole_run import train
+from .working import MIB
 from .workspace import Workspace
 
 STARTED = "started"  # in the run's folder, from its first commit to its success

@@ -45,13 +45,13 @@ def saved_token_bytes(spec: ModelSpec, config: TrainConfig, row_tokens: int) -> 
 
 
 def saves_input(spec: ModelSpec, config: TrainConfig) -> bool:
-    """Whether a layer's input is among what its graph saves: a norm that is not compiled saves the
-    float32 copy that it makes of any other."""
+    """Whether a layer's input is among what its graph saves: a norm that is not compiled saves no
+    input of another dtype than float32, but the copy in it that it makes."""
     return is_compiled(spec, config) or config.compute_dtype == "float32"
 
 
 def is_compiled(spec: ModelSpec, config: TrainConfig) -> bool:
-    """Whether layers are: which experts a token meets, no graph can know."""
+    """Whether layers are compiled: which experts a token meets, no graph can know."""
     return config.compile != "off" and spec.experts is None
 
 

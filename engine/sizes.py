@@ -16,9 +16,8 @@ from .parked import NUM_ACTIVATION_BUFFERS, NUM_PINNED_BUFFERS
 from .sample_size import sample_bytes
 from .saved import is_compiled, saved_token_bytes, saves_input, under_way_token_bytes
 from .state_record import cached_weight_bytes, state_padded_bytes, state_record
-from .working import backward_peak_bytes, logits_bytes, loose_bytes
+from .working import MIB, backward_peak_bytes, logits_bytes, loose_bytes
 
-MIB = 2**20
 # Measured: thread stacks and library scratch; on a GPU CUDA's context and the kernels it loads.
 RUNTIME_BYTES = {"cpu": 96 * MIB, "cuda": 1024 * MIB}
 # Gradients on their way to or from host memory: on a GPU the copy of one overlaps the next.
@@ -41,7 +40,7 @@ class Sizes:
     piece_bytes: int  # through which frozen weights are converted
     layer_elements: int  # of the largest layer
     layer_grad_elements: int  # of the largest sum of gradients that a layer has
-    one_grad: int  # elements of the largest gradient of one of a layer's weights
+    weight_grad_elements: int  # of the largest gradient of one weight of a layer
     slot_bytes: int  # that hold the state of any record, and of a frozen one what is converted
     layer_weights_bytes: int  # of weights in the compute dtype, if the record has another form
     largest_trained: int  # elements of the largest record that is trained
@@ -81,7 +80,9 @@ class Sizes:
             piece_bytes=piece,
             layer_elements=largest_layer,
             layer_grad_elements=max((r.num_elements for r in of_layers), default=0),
-            one_grad=max((p.num_elements for r in of_layers for p in r.params), default=0),
+            weight_grad_elements=max(
+                (p.num_elements for r in of_layers for p in r.params), default=0
+            ),
             state_bytes=states,
             slot_bytes=max(
                 size + (0 if record.base is None else piece)
@@ -121,16 +122,19 @@ class Sizes:
 
     @cached_property
     def under_way_bytes(self) -> int:
-        """What backward of one layer and microbatch holds at its peak besides what is saved."""
+        """What backward of one layer and microbatch holds at its peak beyond what was saved,
+        gradients of weights among it."""
         return self.working_bytes - self._saved_bytes
 
     @cached_property
     def working_bytes(self) -> int:
         """What a layer that was not kept holds at the peak of its forward and backward."""
-        for_tokens = self._saved_bytes + self.microbatch_tokens * self.under_way_token_bytes
-        one, all_ = (self.compute_bytes * n for n in (self.one_grad, self.layer_grad_elements))
-        compiled = is_compiled(self.spec, self.config)
-        return backward_peak_bytes(for_tokens, one, all_, compiled=compiled)
+        return backward_peak_bytes(
+            token_bytes=self._saved_bytes + self.microbatch_tokens * self.under_way_token_bytes,
+            largest_grad_bytes=self.weight_grad_elements * self.compute_bytes,
+            grad_bytes=self.layer_grad_elements * self.compute_bytes,
+            compiled=is_compiled(self.spec, self.config),
+        )
 
     @cached_property
     def _saved_bytes(self) -> int:
@@ -272,7 +276,7 @@ class Sizes:
     @cached_property
     def _loose(self) -> int:
         """What the device's allocator holds that nobody uses; the slab's parts are of one piece."""
-        return loose_bytes(self.config, self.working_bytes, self.loss_bytes)
+        return loose_bytes(self.config, layer_bytes=self.working_bytes, loss_bytes=self.loss_bytes)
 
     @cached_property
     def _grad_buffers(self) -> int:

@@ -151,7 +151,8 @@ class StepCompute(ForwardCompute):
     ) -> None:
         """Backward of a layer for one microbatch, computed again unless its graph was kept.
 
-        A call of its own: what it leaves is gone when the next microbatch begins.
+        A call of its own: the graph and gradients that it makes are gone when the next microbatch
+        begins.
         """
         if graph is None:
             hidden = self._activations.fetch(self._layer_index[layout.name], m)

@@ -1,4 +1,5 @@
-"""What layers and the loss work in at their peak, in bytes. Pure, no torch."""
+"""What layers and the loss hold at their peak, what torch's allocator loses over it, and how much
+of it comes in small tensors; in bytes. Pure, no torch."""
 
 from headrace.storage import DTYPE_BYTES
 
@@ -19,16 +20,18 @@ _SHARE_AT_END = {False: 0.75, True: 0.4}
 _KEY_VALUE_SHARE = 0.15  # of what a layer saves, keys and values where few heads have them
 
 
-def backward_peak_bytes(for_tokens: int, one_grad: int, all_grads: int, *, compiled: bool) -> int:
-    """The peak of a layer's backward, of what it holds at most for its tokens and for gradients of
-    weights, of the largest one and of all.
+def backward_peak_bytes(
+    *, token_bytes: int, largest_grad_bytes: int, grad_bytes: int, compiled: bool
+) -> int:
+    """The peak of a layer's backward. `token_bytes`: the most that it holds for its tokens;
+    `largest_grad_bytes` and `grad_bytes`: the gradient of its largest weight, and of all.
 
     Those gradients come one after the other and stay, while what was saved goes: with many tokens
     the peak is where the first one is made, with few where the last ones are. Of a compiled layer
     less is there at once than is counted for its tokens, by more than the first gradient.
     """
-    first = for_tokens + (0 if compiled else one_grad)
-    return max(first, int(_SHARE_AT_END[compiled] * for_tokens) + all_grads)
+    first = token_bytes + (0 if compiled else largest_grad_bytes)
+    return max(first, int(_SHARE_AT_END[compiled] * token_bytes) + grad_bytes)
 
 
 def logits_bytes(spec: ModelSpec, config: TrainConfig, tokens: int) -> int:
@@ -49,7 +52,7 @@ def small_share(spec: ModelSpec, config: TrainConfig, microbatch_tokens: int) ->
     return _KEY_VALUE_SHARE if width * spec.num_kv_heads * spec.head_dim <= MIB else 0.0
 
 
-def loose_bytes(config: TrainConfig, layer_bytes: int, loss_bytes: int) -> int:
+def loose_bytes(config: TrainConfig, *, layer_bytes: int, loss_bytes: int) -> int:
     """What the device's allocator holds that nobody uses, given what a layer and the loss hold."""
     if config.device == "cpu":
         return 0

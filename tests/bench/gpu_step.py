@@ -43,7 +43,8 @@ CHUNK_TOKENS = 4096
 # Bytes a parameter that must cross the link when all state is in host memory: the weights for the
 # forward pass and the state for the update up, the state down.
 UP_BYTES, DOWN_BYTES = 14, 12
-# A file beside the state, as large as there is room for: small ones may be moved more quickly.
+# A file beside the state: a smaller one may be moved more quickly, of a larger one beside 48 GB of
+# state a drive of 64 GiB keeps too little in reserve.
 DRIVE_BYTES = {"cpu": (2**27, 2**28), "cuda": (4 * GIB, 4 * GIB)}  # and moved, each time
 LOOK_SECONDS = 0.02
 

@@ -14,7 +14,7 @@ from headrace.engine.homes import Placement
 from headrace.engine.sizes import Sizes
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
-MEASURED = ("2026-12-01-gpu-step.jsonl",)  # since what is planned is reserved at once
+MEASURED = ("2026-12-01-gpu-step.jsonl",)  # older rows: before plans were reserved in one block
 LEAST, MOST = 0.95, 1.0  # of what is planned
 GIVEN_OUT = 0.9  # at least, of what is planned for steps
 GIB = 2**30

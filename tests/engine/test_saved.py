@@ -12,7 +12,7 @@ from headrace.engine.config import Compile
 from headrace.engine.layer import LayerModule, param_views
 from headrace.engine.methods import method_spec
 from headrace.engine.model import ModelSpec
-from headrace.engine.saved import saved_token_bytes
+from headrace.engine.saved import saved_token_bytes, saves_input
 from headrace.engine.source import spec_from_config
 from tiny_families import CASES, SHARED
 
@@ -63,6 +63,28 @@ def test_a_compiled_graph_holds_what_is_counted(
     mask = ROWS * TOKENS * 2 * ROWS * TOKENS if packed else 0  # counted with the masks
     counted = ROWS * TOKENS * saved_token_bytes(spec, settings, ROWS * TOKENS) + mask
     assert 0.85 * counted < held <= counted
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_input_is_saved_where_it_is_counted_so(dtype: str) -> None:
+    # Kept layers were once planned without the input that each of them has beside its graph.
+    spec = spec_from_config(CONFIG_MAPPING["llama"](**SHARED, **CASES["llama"]).to_dict())
+    of_type: torch.dtype = getattr(torch, dtype)
+    module = LayerModule(spec, device=torch.device("cpu"), dtype=of_type, compile="off")
+    layout = spec.of_kind("layer")[0]
+    flat = torch.randn(layout.num_elements, dtype=of_type)
+    hidden = torch.randn(1, TOKENS, spec.hidden_size, dtype=of_type).requires_grad_()
+    saved: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    positions = module.positions(TOKENS, torch.tensor([TOKENS]), packed=False)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        module.forward(layout, module.leaves(layout, param_views(flat, layout)), hidden, positions)
+    settings = replace(CONFIG, compute_dtype=dtype, compile="off")  # type: ignore[arg-type]
+    assert (hidden.untyped_storage().data_ptr() in saved) == saves_input(spec, settings)
 
 
 @pytest.mark.parametrize("case", ["llama", "mixtral", "qwen3_moe"])

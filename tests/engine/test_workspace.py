@@ -1,6 +1,7 @@
 """What a run allocated goes with the run, at once: nothing waits for the garbage collector."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -10,10 +11,17 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from datasets import write_dataset
-from headrace.engine import MemoryGone, TrainConfig, bench_step, read_model_spec
+from headrace.engine import (
+    MemoryGone,
+    TrainConfig,
+    bench_step,
+    layer_graph,
+    read_model_spec,
+    step_compute,
+)
 from headrace.engine.mover import Mover
-from headrace.engine.sizes import MIB
 from headrace.engine.step_compute import StepCompute
+from headrace.engine.working import MIB
 from headrace.engine.workspace import Workspace
 from headrace.storage import Scratch
 from runs import Run
@@ -105,6 +113,24 @@ def test_what_is_left_is_reserved_before_the_first_step_of_a_run_and_of_a_bench(
     seen.clear()
     _bench(inputs[0])
     assert seen[:2] == ["bench_inputs", "step"] and "mover" not in seen
+
+
+def test_gradients_of_a_microbatch_are_gone_before_the_next_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, inputs: Any
+) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def watched(*arguments: Any) -> Any:
+        alive.append(sum(one() is not None for one in made))
+        of_inputs, grads = layer_graph.backward(*arguments)
+        made.extend(weakref.ref(grad) for grad in grads.values())
+        return of_inputs, grads
+
+    monkeypatch.setattr(step_compute, "backward", watched)
+    _bench(inputs[0])
+    assert len(alive) > 4
+    assert max(alive) == 0
 
 
 def _is_free(held: list[Any]) -> bool:
