@@ -90,7 +90,15 @@ def find_model(name: str, roots: Sequence[Path], journal: Journal) -> NamedModel
 
 
 def unknown_model(name: str, roots: Sequence[Path], journal: Journal) -> ApiError:
-    """The 400 for a job that asks for a model that is not there; names those that are."""
+    """The 400 for a job that asks for a model that is not there; names those that are near.
+
+    Where something of that name lies in a models directory, it says why that is no model.
+    """
+    for root in roots:
+        for path in _entries(root):
+            if path.name == name and (hindrance := _hindrance(root, path)):
+                message = f"Model {name!r}: {path} {hindrance}."
+                return ApiError(400, message, param="model", code="model_not_found")
     known = [model.name for model in known_models(roots, journal)]
     where = ", ".join(map(str, roots)) or "no models directory, since none is set"
     message = f"Model {name!r} is not in {where}.{did_you_mean(name, known)}"
@@ -113,12 +121,25 @@ def _entries(root: Path) -> list[Path]:
 
 def _model_at(root: Path, path: Path) -> NamedModel | None:
     """The model in that folder. A name that is no text, as bytes on a disk may be, names none."""
-    try:
-        inside = path.resolve().is_relative_to(root.resolve())
-        held = inside and ((path / "config.json").is_file() or any(path.glob("*.gguf")))
-        created = int(path.stat().st_mtime)
-    except (OSError, RuntimeError):  # a link that leads to itself is a RuntimeError before 3.13
+    if printable(path.name) != path.name or _hindrance(root, path):
         return None
-    if not held or printable(path.name) != path.name:
+    try:
+        created = int(path.stat().st_mtime)
+    except OSError:
         return None
     return NamedModel(name=path.name, path=path, created=created, is_fine_tuned=False)
+
+
+def _hindrance(root: Path, path: Path) -> str | None:
+    """Why that entry of a models directory is no model, as the rest of a sentence; else None."""
+    try:
+        if not path.resolve().is_relative_to(root.resolve()):
+            return (
+                f"is a link that leads out of {root}, which is not followed; move the model there, "
+                "or name the folder that it lies in as a --models-dir too"
+            )
+        if not ((path / "config.json").is_file() or any(path.glob("*.gguf"))):
+            return "holds neither a config.json nor a .gguf file, so it is no model"
+    except (OSError, RuntimeError) as error:  # a link to itself is a RuntimeError before 3.13
+        return f"cannot be looked at: {getattr(error, 'strerror', None) or error}"
+    return None

@@ -204,7 +204,7 @@ def models(url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json =
         print_json(found)
         return
     rows = [[model["id"], model["owned_by"], model["path"]] for model in found]
-    empty = "no models; put one in a folder of models_dir"
+    empty = "no models; each is a directory, not a link, in a --models-dir of the daemon"
     print_table(["model", "owner", "path"], rows, empty=empty)
 
 
