@@ -118,7 +118,11 @@ def _with_model(wanted: Wanted, stop: Stop) -> dict[str, Any]:
         report = _account(wanted.file, index=training, rules=rules, **how)
         if wanted.valid is not None and report.get("complete", True):
             rules = replace(rules, objective=report.get("objective", wanted.method))
-            report["validation"] = _account(wanted.valid, training=training, rules=rules, **how)
+            report["validation"] = held_out = _account(
+                wanted.valid, training=training, rules=rules, **how
+            )
+            if "notes" in held_out:
+                held_out["in_training"] = held_out["notes"].get("in_training", {}).get("count", 0)
             report["complete"] = report["validation"].get("complete", True)
             report["unreadable"] = report["validation"].get("unreadable", False)
     return report

@@ -97,10 +97,14 @@ def test_data_check_with_a_model_tells_what_train_on_means(
     assert code == Exit.OK and found["numerics"]["train_on"] == "all"
     assert found["trained_tokens"] == found["tokens"] - 3
     assert found["validation"]["notes"]["in_training"]["count"] == 1
+    assert found["validation"]["in_training"] == 1
     assert found["validation"]["warnings"]
     assert run(*given) == Exit.OK
     shown = capsys.readouterr().out
     assert "validation rows:" in shown and "in the training data too" in shown
+    valid.write_text(json.dumps({"text": "Fire is warm."}) + "\n")
+    assert run(*given) == Exit.OK
+    assert "in_training: 0" in capsys.readouterr().out  # none of them, and it says so
 
 
 def test_data_check_names_a_file_that_it_cannot_read(
