@@ -135,6 +135,8 @@ def _read(row: dict[str, Any], objective: Objective | None) -> AnyRow:
         said += '; is it a message? A row is {"messages": [...]}'
     if len(lists) == 1:
         said += f"; do the rows lie in its key {lists[0]!r}? Write that list alone"
+    elif len(given) > 1 and all(isinstance(row[key], str) for key in given):
+        said += "; if these are such keys by other names, name them as columns: prompt=question"
     raise Unusable("unknown_format", said)
 
 

@@ -92,6 +92,7 @@ def test_keys_beyond_the_format_are_named() -> None:
         (b"{}", "unknown_format", "keys seen: none"),
         (b'{"mesages": []}', "unknown_format", "keys seen: mesages"),
         (b'{"question": "a", "answer": "b"}', "unknown_format", "alpaca (instruction, output)"),
+        (b'{"question": "a", "answer": "b"}', "unknown_format", "as columns: prompt=question"),
         (b'{"text": null}', "unknown_format", "keys seen: text"),
         (b'{"prompt": "a", "completion": "b", "label": false}', "unsupported_format", "label"),
         (b'{"messages": null, "x": 1}', "unknown_format", "keys seen: messages, x"),
