@@ -121,7 +121,10 @@ def load_settings(config: Path | None, **given: Any) -> "Settings":
     try:
         return Settings.load(config, **given)
     except ValidationError as error:
-        reasons = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        reasons = (
+            f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        )
         raise CliError(f"the settings are wrong: {'; '.join(reasons)}") from error
     except (OSError, ValueError) as error:
         raise CliError(f"cannot read the settings: {error}") from error

@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from headrace.service.cli.output import CliError
+from headrace.service.cli.serve import load_settings
 from headrace.service.settings import Settings
 
 
@@ -60,3 +62,8 @@ def test_a_wrong_setting_is_refused_by_its_name(tmp_path: Path, line: str) -> No
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         Settings.load().port = 1
+
+
+def test_a_wrong_size_is_told_in_our_words_alone() -> None:
+    with pytest.raises(CliError, match="wrong: host_bytes: '20XB' is not a size; wanted bytes"):
+        load_settings(None, host_bytes="20XB")
