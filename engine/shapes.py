@@ -5,8 +5,9 @@ from typing import Any
 from .model import ModelSpec
 from .source import spec_from_config
 
-# Public configurations of the named models; `layers` may shorten them. `dense-120b` is no model's:
-# the shape of a Llama at that size. What a mixture says besides is in the words of its config.json.
+# Public configurations of the named models, but with untied heads (SmolLM2-135M and Llama 3.2 3B
+# tie theirs); `layers` may shorten them. `dense-120b` is no model's: the shape of a Llama at that
+# size. What a mixture says besides is in the words of its config.json.
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": dict(hidden=256, intermediate=1024, heads=4, kv_heads=2, vocab=2048, layers=12),
     "smollm2-135m": dict(

@@ -23,7 +23,10 @@ BoxFile = Annotated[
 ]  # fmt: skip
 Shape = Annotated[
     str | None,
-    typer.Option(help="A named shape; no model files are needed. `--shape list` names them."),
+    typer.Option(
+        help="A named shape; no model files are needed. `--shape list` names them. Each counts an "
+        "output head of its own, also where the model of that name ties it to the embedding."
+    ),
 ]
 Model = Annotated[Path | None, typer.Option(help="A model's directory; only headers are read.")]
 Rows = Annotated[int, typer.Option(min=1, help="Rows a step.")]
