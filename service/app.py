@@ -179,7 +179,10 @@ async def _refuse_move(request: Request, error: Any) -> JSONResponse:
     """400, not 409: clients of the OpenAI API send a request again when they see a 409."""
     asked = "resumed" if error.after == "queued" else error.after
     message = f"Job {error.job_id} is {error.before} and cannot be {asked}."
-    return await _refuse(request, ApiError(400, message, code="invalid_job_status"))
+    hint = None
+    if (error.before, error.after) == ("running", "queued"):
+        hint = "A pause takes effect at the next step boundary; resume the job once it is paused."
+    return await _refuse(request, ApiError(400, message, code="invalid_job_status", hint=hint))
 
 
 async def _refuse_full(request: Request, error: Exception) -> JSONResponse:

@@ -263,6 +263,9 @@ def test_what_a_job_cannot_do_is_a_400_that_no_client_repeats(
     job = daemon.journal.add_job(some_job(status=status))
     found = error(client.post(f"{JOBS}/{job.id}/{verb}"))
     assert found["code"] == "invalid_job_status" and status in found["message"]
+    assert ("once it is paused" in found.get("hint", "")) == (
+        (verb, status) == ("resume", "running")
+    )
     assert daemon.stopped == stopped
 
 
