@@ -28,7 +28,7 @@ from .forward import ForwardCompute, forward_visits
 from .model import RecordLayout
 from .mover import Mover
 from .packing import Arrangement, step_rows
-from .report import Emit, Poll, RunEvent, StopReason
+from .report import Emit, Interrupted, Poll, RunEvent
 from .row_order import steps_per_epoch
 from .token_files import OFFSETS, TOKENS, TRAINED
 from .visits import Visit
@@ -42,14 +42,6 @@ _HOW = (  # the settings that decide how log-probabilities are computed
     "device", "compute_dtype", "frozen_format", "packing", "microbatch_tokens", "microbatch_rows",
     "batch_rows", "loss_chunk_tokens", "compile", "deterministic",
 )  # fmt: skip
-
-
-class Interrupted(Exception):
-    """The pass was asked to stop; what it had found is kept."""
-
-    def __init__(self, reason: StopReason) -> None:
-        super().__init__(reason)
-        self.reason: StopReason = reason
 
 
 def with_reference(

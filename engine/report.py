@@ -56,6 +56,20 @@ Emit = Callable[[RunEvent], None]
 Poll = Callable[[], StopReason | None]
 
 
+class Interrupted(Exception):
+    """The run was asked to stop before its first step; what it had found until then is kept."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason: StopReason = reason
+
+
+def go_on(poll: Poll) -> None:
+    """Interrupted when `poll` asks to stop."""
+    if reason := poll():
+        raise Interrupted(reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
     """Traffic over one tier edge: payload and padding in bytes, calls, and seconds it was busy.

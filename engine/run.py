@@ -29,14 +29,15 @@ from .methods import method_spec
 from .model import ModelSpec
 from .packing import RowLengths, extent_of, settle_microbatch
 from .plan import Plan, make_plan
-from .report import OUTCOME_OF, Emit, Poll, RunEvent, RunResult, Watch
+from .report import OUTCOME_OF, Emit, Interrupted, Poll, RunEvent, RunResult, StopReason, Watch
+from .row_order import num_steps
 from .samples import open_sampler
 from .source import read_model_spec
 from .state import state_record
 from .surroundings import surroundings
 from .trainer import Trainer
 from .weights import import_state
-from .whole_run import train
+from .whole_run import Ended, train
 from .working import MIB
 from .workspace import Workspace
 
@@ -83,7 +84,11 @@ def run_job(
     keep_compiled(config)
     with ExitStack() as stack:
         stack.enter_context(deterministic(config))
-        store = stack.enter_context(open_or_import(spec, config, plan, volumes, name, emit))
+        opened = partial(open_or_import, spec, config, plan, volumes, name, emit, poll)
+        try:
+            store = stack.enter_context(opened())
+        except Interrupted as stop:
+            return not_begun(stop.reason, config, data.num_rows)
         (run_dir / STARTED).touch()
         workspace = partial(Workspace, spec, config, plan, store)
         sampler = open_sampler(config, eval_data, lengths.longest, emit)
@@ -96,6 +101,18 @@ def run_job(
         export_dir = exporter.export_all(forms, prompts_of(data), emit, step=ended.state.step)
         (run_dir / STARTED).unlink(missing_ok=True)
         return ended.result("succeeded", export_dir)
+
+
+def not_begun(reason: StopReason, config: TrainConfig, num_rows: int) -> RunResult:
+    """The result of a run that was stopped while its model was imported: no step, no state."""
+    total = num_steps(
+        num_rows,
+        batch_rows=config.batch_rows,
+        num_epochs=config.num_epochs,
+        max_steps=config.max_steps,
+    )
+    ended = Ended(reason=reason, state=LoopState(), total_steps=total)
+    return ended.result(OUTCOME_OF[reason], None)
 
 
 def measure_for_rows(
@@ -210,8 +227,12 @@ def open_or_import(
     volumes: list[VolumeConfig],
     name: str,
     emit: Emit,
+    poll: Poll = lambda: None,
 ) -> TensorStore:
-    """The run's store: resumed, or created and filled from the model's files and committed."""
+    """The run's store: resumed, or created and filled from the model's files and committed.
+
+    Raises Interrupted when `poll` asks to stop before it is filled; nothing of it stays.
+    """
     if TensorStore.exists(volumes, name=name):
         return TensorStore.open(volumes, name=name, max_bytes_written=config.max_bytes_written)
     emit(RunEvent(type="phase", message="importing the model"))
@@ -229,7 +250,7 @@ def open_or_import(
         with HostArena(plan.slot_bytes) as arena:
             store.begin(0)
             slot = arena.carve(plan.slot_bytes)
-            import_state(Path(config.model), spec, store, slot, emit, seed=config.seed)
+            import_state(Path(config.model), spec, store, slot, emit, seed=config.seed, poll=poll)
             store.commit(LoopState().to_metadata(config))
     except BaseException:
         store.close()

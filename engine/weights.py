@@ -14,7 +14,7 @@ from .frozen_pieces import frozen_pieces
 from .methods import without_adapters
 from .model import ModelSpec, ParamSpec, RecordLayout
 from .pieces import split_record
-from .report import Emit, RunEvent
+from .report import Emit, Poll, RunEvent, go_on
 from .state import (
     clear_state,
     frozen_views,
@@ -27,16 +27,25 @@ from .weight_source import WeightSource, open_source
 
 
 def import_state(
-    model_dir: Path, spec: ModelSpec, store: TensorStore, slot: HostSlot, emit: Emit, *, seed: int
+    model_dir: Path,
+    spec: ModelSpec,
+    store: TensorStore,
+    slot: HostSlot,
+    emit: Emit,
+    *,
+    seed: int,
+    poll: Poll,
 ) -> None:
     """Fill the store's working generation: weights from the checkpoint, moments zero.
 
     `slot` holds one record at a time, and its fp32 weights while they are converted. Adapters
-    begin with random values that follow from the `seed`.
+    begin with random values that follow from the `seed`. Raises Interrupted between records when
+    `poll` asks to stop.
     """
     tenth = max(1, len(spec.records) // 10)
     with open_source(model_dir, without_adapters(spec)) as source:
         for i, layout in enumerate(spec.records):
+            go_on(poll)
             record = store.records[layout.name]
             clear_state(slot, record)
             if spec.lora is not None and layout.kind == "beside":

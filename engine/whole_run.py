@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from .checkpoint import LoopState
-from .reference import Interrupted
-from .report import Outcome, Poll, RunEvent, RunResult, StopReason, Watch
+from .report import Interrupted, Outcome, Poll, RunEvent, RunResult, StopReason, Watch
 from .step_report import traffic
 from .trainer import Trainer
 from .workspace import Workspace

@@ -1,4 +1,7 @@
-"""Bounds at which a run pauses: hours of training, space that stays free. Asked between steps."""
+"""Bounds at which a run pauses: hours of training, space that stays free.
+
+Asked between steps, and between the records of an import.
+"""
 
 import shutil
 import time

@@ -24,6 +24,7 @@ from headrace.engine.adamw_cpu import compile_update
 from headrace.engine.export import ReadPieces
 from headrace.engine.methods import method_spec
 from headrace.engine.report import StopReason
+from headrace.engine.run import STARTED
 from headrace.storage import HostArena, TensorStore, VolumeConfig
 
 STORE = "run"
@@ -62,13 +63,19 @@ class Run:
         poll: Callable[[], StopReason | None] = lambda: None,
         emit: Callable[[RunEvent], None] = lambda event: None,
     ) -> RunResult:
-        """Run, or go on, to the end or until `poll` says stop."""
+        """Run, or go on, to the end or until `poll` says stop, which is not asked in the import."""
 
         def record(event: RunEvent) -> None:
             self.events.append(event)
             emit(event)
 
-        return run_job(self.config, run_dir=self.folder / "run", name=STORE, emit=record, poll=poll)
+        run_dir = self.folder / "run"
+        imported = run_dir / STARTED
+
+        def asked() -> StopReason | None:
+            return poll() if imported.exists() else None
+
+        return run_job(self.config, run_dir=run_dir, name=STORE, emit=record, poll=asked)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Data of the step reports, in order."""
