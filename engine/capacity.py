@@ -162,7 +162,7 @@ def check_memory(home: Home) -> None:
     )
     short = {
         name: f"{math.ceil(sum(parts.values()) / MIB)} MiB {where} ({_largest(parts)}), "
-        f"{limit // MIB} MiB given"
+        f"{f'{limit // MIB} MiB' if limit >= MIB else f'{limit} bytes'} given"
         for name, where, parts, limit in tiers
         if sum(parts.values()) > limit
     }

@@ -164,7 +164,10 @@ class Incoming:
             raise self._too_large()
         free = shutil.disk_usage(self._part.parent).free
         if content_length + FREE_FLOOR_BYTES > free:
-            message = f"The file needs {content_length} bytes and {free} are free on the drive."
+            message = (
+                f"The file needs {content_length} bytes, and of the {free} free on the drive "
+                f"{FREE_FLOOR_BYTES} are left for the daemon's own writing."
+            )
             raise ApiError(507, message, code="no_space", hint="Delete files or jobs.")
 
     def _too_large(self) -> ApiError:

@@ -208,3 +208,9 @@ def test_the_search_takes_seconds_for_a_large_model(shape: str, host: int, devic
     found = nearest_fit(shape_spec(shape), config, longest_row_tokens=4096, box=box)
     assert process_time() - started < 5
     assert found.together.keys() == set(BUDGETS) == found.beyond.keys()
+
+
+def test_a_budget_below_a_mebibyte_is_told_in_bytes() -> None:
+    tiny = replace(BOX, device_bytes=100_000)
+    with pytest.raises(CannotFit, match=r"100000 bytes given"):
+        make_plan(SHAPE, TrainConfig(model="m", dataset="d"), longest_row_tokens=64, box=tiny)

@@ -11,7 +11,7 @@ from fakes_daemon import some_job
 from headrace.service import files
 from headrace.service.errors import ApiError
 from headrace.service.events import Hub
-from headrace.service.files import Incoming, Received
+from headrace.service.files import FREE_FLOOR_BYTES, Incoming, Received
 from headrace.service.form import Form
 from headrace.service.jobs import FileRecord, UnknownId
 from headrace.service.journal import Journal
@@ -113,6 +113,7 @@ def test_a_file_that_says_it_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_a_file_that_finds_no_room_is_refused_before_it_comes(tmp_path: Path) -> None:
     error = refused(tmp_path, b"", length=1 << 60, limit=1 << 61)
     assert (error.status, error.code) == (507, "no_space")
+    assert f"{FREE_FLOOR_BYTES} are left for the daemon's own writing" in error.message
 
 
 def test_a_drive_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
