@@ -1,5 +1,6 @@
 """What a layer's backward takes at its peak is what the plan counts for it."""
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,8 @@ def test_backward_takes_no_more_than_is_counted_and_not_far_less(
     assert LEAST_SHARE.get(case, 0.7) * counted <= taken <= counted
 
 
-@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.filterwarnings("ignore")  # the compiler imports what its own version deprecates
 @pytest.mark.parametrize("tokens", [64, 256])
 def test_a_compiled_backward_takes_no_more_than_is_counted_and_not_far_less(tokens: int) -> None:
     config = CONFIG_MAPPING["llama"](**{**SHARED, **CASES["llama"], **WIDE})
