@@ -1,6 +1,6 @@
 """The compute stage of a forward pass: embedding, layers and loss, over resident records."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,9 +14,10 @@ from .dpo import AnswerTokens, PreferenceSums, pair_loss
 from .experts import Routed
 from .frozen import read_frozen
 from .head import LossSums, Targets, head_loss, target_log_probs, targets_of
-from .layer import Weights, param_views
+from .layer import LayerModule, Weights, param_views
 from .model import RecordLayout
 from .mover import Mover
+from .places import Positions
 from .state import read_weights
 from .state_record import coded_elements
 from .totals import Totals
@@ -69,10 +70,7 @@ class ForwardCompute:
             self.targets.append((positions.to(work.device), wanted.to(work.device)))
             if self._is_dpo:
                 self.answers.append(AnswerTokens.of(batch, positions, work.device))
-        self.positions = [
-            work.module.positions(batch.ids.shape[1], batch.lengths, packed=batch.packed)
-            for batch in microbatches
-        ]
+        self.positions = _positions_of_each(work.module, microbatches)
         self.balance: Balance | Unbalanced = Unbalanced()
         self.hidden: dict[int, Tensor] = {}  # by microbatch
         self._beside = work.spec.beside
@@ -223,3 +221,16 @@ class ForwardCompute:
         if layout.num_elements <= buffer.numel():
             return buffer[: layout.num_elements]
         return torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
+
+
+def _positions_of_each(module: LayerModule, batches: Sequence[Microbatch]) -> list[Positions]:
+    """Positions of microbatches; made once for those that are alike, since the device waits."""
+    made: dict[Hashable, Positions] = {}
+    each = []
+    for batch in batches:
+        width, lengths = batch.ids.shape[1], batch.lengths
+        key = module.places.depend_on(width, lengths, packed=batch.packed)
+        if key not in made:
+            made[key] = module.positions(width, lengths, packed=batch.packed)
+        each.append(made[key])
+    return each

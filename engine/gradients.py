@@ -18,7 +18,7 @@ class Gradients:
     def finish(self, layout: RecordLayout, grad: Tensor) -> Tensor:
         """Round the flat fp32 sum to the compute dtype, count it in the norm and bring it home.
 
-        What is returned is valid until the next two gradients are finished.
+        What is returned is valid until the next gradient is finished or asked for.
         """
         work = self._work
         home = work.grad_homes.get(layout.name)
@@ -48,7 +48,9 @@ class Gradients:
         return kept
 
     def kept(self, layout: RecordLayout, *, early: bool = False) -> Tensor:
-        """The final gradient of a record, on the device, of its components' length.
+        """The final gradient of a record, on the device, of its components' length, until the next
+        one is asked for. Whoever has given compute its use says so (Workspace.let_go_of_grad): its
+        copy up waits for no other work, so that it is there when its turn comes.
 
         `early`: before the end of backward, when a table's accumulator still holds it.
         """
@@ -76,7 +78,7 @@ class Gradients:
         work.transfer.to_device(
             home.tensor(work.dtype, count),
             flat[:count],
-            after=(work.transfer.fence(), work.grad_landed[layout.name]),
+            after=(buffer.free, buffer.used, work.grad_landed[layout.name]),
             urgent=True,
         ).order()
         return flat

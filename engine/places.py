@@ -1,7 +1,8 @@
 """What tells tokens their places: rotary cosines and sines, by kind of layer."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
 _STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Places:
     """Turns places into rotary positions.
 
@@ -43,6 +44,11 @@ class Places:
             pieces = [torch.arange(length)[None] for length in lengths.tolist() if length]
         return self._turned(pieces, documents, lambda parts: _join(parts, num_tokens, packed))
 
+    def depend_on(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Hashable:
+        """What `of` goes by: where this is equal, so are the positions."""
+        goes_by_lengths = packed or self._rope_types.intersection(_STRETCHED)
+        return num_tokens, packed, tuple(lengths.tolist()) if goes_by_lengths else ()
+
     def after(self, starts: Sequence[int], num_tokens: int) -> Positions:
         """Positions of the next `num_tokens` of rows, behind so many of each."""
         pieces: Sequence[Tensor] = [torch.arange(at, at + num_tokens)[None] for at in starts]
@@ -57,7 +63,7 @@ class Places:
             return None
         return int(self.new_rotary().config.original_max_position_embeddings)
 
-    @property
+    @cached_property
     def _rope_types(self) -> set[str]:
         found = self.new_rotary().rope_type  # one, or one for each kind of layer
         return set(found.values()) if isinstance(found, dict) else {found}

@@ -225,7 +225,8 @@ class StepModel:
         """Seconds that the compute stage works on the record."""
         elements, memory = record.num_elements, self.rates.device_memory
         seconds = 0.0
-        weights = visit.reads != "nothing" and visit.action != "update"
+        # Whatever the visit reads: weights in a cache, or held in a slot, are stored in two parts.
+        weights = visit.action not in ("update", "catch_up")
         converted = self._width == 4 or record.base in CODED_FORMATS
         if weights and converted and not (kept and visit.action == "backward"):
             seconds += self._per_element("join_kept" if kept else "join", elements)

@@ -72,10 +72,12 @@ class RingSlot:
 
 @dataclass(slots=True, eq=False)
 class GradBuffer:
-    """Room on the device for a final gradient that has no home there, and its last copy."""
+    """Room on the device for a final gradient that has no home there, its last copy, and the point
+    at which compute has let go of it."""
 
     device: DeviceSlot
     free: Fence = field(default_factory=Fence)
+    used: Fence = field(default_factory=Fence)
 
 
 class Workspace:
@@ -228,6 +230,10 @@ class Workspace:
         """The buffer that has not been used for longest."""
         self.grad_buffers.rotate(-1)
         return self.grad_buffers[-1]
+
+    def let_go_of_grad(self) -> None:
+        """What compute was given so far is the last that reads the buffer in use."""
+        self.grad_buffers[-1].used = self.transfer.fence()
 
     def closing(self, resource: C) -> C:
         """Close the resource with the workspace, before its memory goes."""

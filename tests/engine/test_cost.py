@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from headrace.engine import Box, TrainConfig, make_plan, shape_spec
+from headrace.engine.cost import planned_visits
+from headrace.engine.homes import Placement
 from headrace.engine.rates import LayerRate, Rates, VolumeRates
+from headrace.engine.step_cost import StepModel
+from headrace.engine.step_load import StepLoad
 
 SPEC = shape_spec("llama3-70b")
 N = SPEC.num_params
@@ -139,3 +143,27 @@ def test_a_drive_is_read_only_within_its_step() -> None:
     settings: dict[str, Any] = {"clip_mode": "none", "batch_rows": 4}
     alone = forecast(**settings).step.seconds
     assert forecast(clip_way="serial", **settings).step.seconds == pytest.approx(alone, rel=0.02)
+
+
+def test_weights_in_a_cache_are_joined_for_each_pass_like_those_that_come_over_a_link() -> None:
+    rates = replace(RATES, work={"join": 1e6}, visit_seconds=0.0)
+    box = replace(BOX, device="cpu", rates=rates)
+    given = config(
+        device="cpu", compute_dtype="float32", strategy="zero_offload", clip_mode="exact",
+        state_tier="auto",
+    )  # fmt: skip
+    plan = make_plan(shape_spec("tiny", 4), given, longest_row_tokens=128, box=box)
+    cached = plan.basis.placement
+    assert cached.cached
+    model = StepModel(plan.basis.sizes, rates, StepLoad.of(plan.basis.sizes))
+
+    def joined(placement: Placement) -> list[tuple[str, int, float]]:
+        visits = planned_visits(model, placement, "serial")
+        costs = model.visits(placement, visits)
+        return [
+            (visit.action, visit.record, cost.costs[2])
+            for visit, cost in zip(visits, costs, strict=True)
+            if visit.phase in ("forward", "backward")
+        ]
+
+    assert joined(cached) == joined(replace(cached, cached=()))

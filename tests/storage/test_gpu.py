@@ -1,5 +1,7 @@
 """Pinned memory and copies on a real GPU."""
 
+from time import perf_counter, sleep
+
 import pytest
 import torch
 
@@ -39,3 +41,52 @@ def test_a_copy_may_lie_anywhere_in_a_large_pinned_arena() -> None:
         for slot in slots:
             transfer.to_device(slot.tensor(torch.uint8, GIB + 4096), resident).wait()
         del slots, slot
+
+
+def test_large_copies_in_pieces_bring_every_byte_in_order() -> None:
+    device = torch.device("cuda")
+    size = 4 * GIB // 10 + 12  # no whole number of pieces
+    with HostArena(3 * GIB, pin=True) as arena, Transfer(device) as transfer:
+        sources = [arena.carve(size).tensor(torch.int32, size // 4) for _ in range(2)]
+        target = arena.carve(size).tensor(torch.int32, size // 4)
+        resident = torch.zeros(size // 4, dtype=torch.int32, device=device)
+        for i, source in enumerate(sources):
+            source.copy_(torch.arange(i, size // 4 + i, dtype=torch.int32))
+        for first, last in (sources, sources[::-1]):
+            transfer.to_device(first, resident)
+            transfer.to_device(last, resident).order()  # behind the one before
+            resident.add_(1)
+            up = transfer.fence()
+            transfer.to_host(resident, target, after=up).wait()
+            assert torch.equal(target, last + 1)
+        assert transfer.stats()["h2d"].payload_bytes == 4 * size
+        del sources, source, first, last, target
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["up", "down"])
+def test_an_urgent_copy_gets_in_between_the_pieces_of_a_large_one(down: bool) -> None:
+    device = torch.device("cuda")
+    large, small = 2 * GIB, 32 * MIB
+    with HostArena(large + small + MIB, pin=True) as arena, Transfer(device) as transfer:
+        copy = transfer.to_host if down else transfer.to_device
+
+        def pair(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+            there = torch.zeros(size, dtype=torch.uint8, device=device)
+            here = arena.carve(size).tensor(torch.uint8, size)
+            return (there, here) if down else (here, there)
+
+        of_large, of_small = pair(large), pair(small)
+        copy(*of_small, urgent=True).wait()
+        waited = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            begun = perf_counter()
+            through = copy(*of_large)
+            sleep(0.005)
+            asked = perf_counter()
+            copy(*of_small, urgent=True).wait()
+            waited.append(perf_counter() - asked)
+            through.wait()
+            whole = perf_counter() - begun
+        assert min(waited) < whole / 5  # in one stream: until the large one is through
+        del of_large, of_small, copy
