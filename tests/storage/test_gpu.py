@@ -46,12 +46,13 @@ def test_a_copy_may_lie_anywhere_in_a_large_pinned_arena() -> None:
 def test_large_copies_in_pieces_bring_every_byte_in_order() -> None:
     device = torch.device("cuda")
     size = 4 * GIB // 10 + 12  # no whole number of pieces
+    count = size // 4
     with HostArena(3 * GIB, pin=True) as arena, Transfer(device) as transfer:
-        sources = [arena.carve(size).tensor(torch.int32, size // 4) for _ in range(2)]
-        target = arena.carve(size).tensor(torch.int32, size // 4)
-        resident = torch.zeros(size // 4, dtype=torch.int32, device=device)
+        sources = [arena.carve(size).tensor(torch.int32, count) for _ in range(2)]
+        target = arena.carve(size).tensor(torch.int32, count)
+        resident = torch.zeros(count, dtype=torch.int32, device=device)
         for i, source in enumerate(sources):
-            source.copy_(torch.arange(i, size // 4 + i, dtype=torch.int32))
+            source.copy_(torch.arange(i, count + i, dtype=torch.int32))
         for first, last in (sources, sources[::-1]):
             transfer.to_device(first, resident)
             transfer.to_device(last, resident).order()  # behind the one before
@@ -59,7 +60,7 @@ def test_large_copies_in_pieces_bring_every_byte_in_order() -> None:
             up = transfer.fence()
             transfer.to_host(resident, target, after=up).wait()
             assert torch.equal(target, last + 1)
-        assert transfer.stats()["h2d"].payload_bytes == 4 * size
+        assert transfer.stats()["h2d"].payload_bytes == 4 * 4 * count
         del sources, source, first, last, target
 
 
