@@ -70,7 +70,7 @@ class ForwardCompute:
             self.targets.append((positions.to(work.device), wanted.to(work.device)))
             if self._is_dpo:
                 self.answers.append(AnswerTokens.of(batch, positions, work.device))
-        self.positions = _positions_of_each(work.module, microbatches)
+        self.positions = positions_of_each(work.module, microbatches)
         self.balance: Balance | Unbalanced = Unbalanced()
         self.hidden: dict[int, Tensor] = {}  # by microbatch
         self._beside = work.spec.beside
@@ -223,13 +223,13 @@ class ForwardCompute:
         return torch.empty(layout.num_elements, dtype=self.work.dtype, device=self.work.device)
 
 
-def _positions_of_each(module: LayerModule, batches: Sequence[Microbatch]) -> list[Positions]:
-    """Positions of microbatches; made once for those that are alike, since the device waits."""
+def positions_of_each(module: LayerModule, batches: Sequence[Microbatch]) -> list[Positions]:
+    """Positions of microbatches; once for those that are alike: the device is idle meanwhile."""
     made: dict[Hashable, Positions] = {}
     each = []
     for batch in batches:
         width, lengths = batch.ids.shape[1], batch.lengths
-        key = module.places.depend_on(width, lengths, packed=batch.packed)
+        key = module.places.key(width, lengths, packed=batch.packed)
         if key not in made:
             made[key] = module.positions(width, lengths, packed=batch.packed)
         each.append(made[key])

@@ -27,9 +27,10 @@ class Gradients:
             kept = resident.tensor(work.dtype, grad.numel())
             self._squares[layout.name] = round_and_square(grad, kept)
             return kept
-        buffer = None if work.dtype == torch.float32 else work.next_grad_buffer()
+        buffer = None
         kept = grad
-        if buffer is not None:
+        if work.dtype != torch.float32:
+            buffer, _ = work.grad_buffers.take()  # compute is in order with its last use anyway
             buffer.free.order()
             kept = buffer.device.tensor(work.dtype, grad.numel())
         self._squares[layout.name] = round_and_square(grad, kept)
@@ -49,9 +50,9 @@ class Gradients:
 
     def kept(self, layout: RecordLayout, *, early: bool = False) -> Tensor:
         """The final gradient of a record, on the device, of its components' length, until the next
-        one is asked for. Whoever has given compute its use says so (Workspace.let_go_of_grad): its
-        copy up waits for no other work, so that it is there when its turn comes.
+        one is asked for.
 
+        It comes up beside what compute has been given, as soon as its buffer is free.
         `early`: before the end of backward, when a table's accumulator still holds it.
         """
         work = self._work
@@ -65,7 +66,7 @@ class Gradients:
             rows = work.table_rows(layout, work.table_grad).view(-1)
             if rows.dtype == work.dtype and rows.numel() == layout.num_elements:
                 return rows
-        buffer = work.next_grad_buffer()
+        buffer, used = work.grad_buffers.take()
         buffer.free.order()
         flat = buffer.device.tensor(work.dtype, layout.num_elements)
         if rows is not None:
@@ -78,7 +79,7 @@ class Gradients:
         work.transfer.to_device(
             home.tensor(work.dtype, count),
             flat[:count],
-            after=(buffer.free, buffer.used, work.grad_landed[layout.name]),
+            after=(buffer.free, used, work.grad_landed[layout.name]),
             urgent=True,
         ).order()
         return flat

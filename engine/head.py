@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .example import NOT_TRAINED
 from .layer import LayerModule, own_version
 from .totals import Totals
 
@@ -55,16 +56,17 @@ Targets = tuple[Tensor, Tensor]
 
 
 def targets_of(labels: Tensor) -> Targets:
-    """Flat positions that predict a trained token, and that token; `labels` is (rows, tokens).
+    """Flat positions that predict a trained token, and that token, both int64 (targets,).
 
-    Position t predicts label t + 1; the last position of a row predicts nothing. Called on the
-    host, since the number of targets is needed there; with one thread, since torch's own would wait
-    for cores on which the last step's updates are still being made (8 to 22 ms a microbatch).
+    `labels` is (rows, tokens), int64, on the host, since the number of targets is needed there.
+    Position t predicts label t + 1; the last position of a row predicts nothing. One thread does
+    it: torch's own would wait for cores on which the last step's updates are still being made (8 to
+    22 ms a microbatch beside fifteen of them).
     """
-    shifted = np.full(labels.shape, -100, dtype=np.int64)
+    shifted = np.full(labels.shape, NOT_TRAINED, dtype=np.int64)
     shifted[:, :-1] = labels.numpy()[:, 1:]
     flat = shifted.reshape(-1)
-    (positions,) = np.nonzero(flat != -100)
+    (positions,) = np.nonzero(flat != NOT_TRAINED)
     return torch.from_numpy(positions), torch.from_numpy(flat[positions])
 
 

@@ -26,7 +26,7 @@ class PendingUpdate:
         """Update the record that is resident in the slot, or at home on the device."""
         grad = Gradients(work).kept(layout)
         adamw_update(work.state(layout, slot), grad, self.factors[layout.name], self.scalars)
-        work.let_go_of_grad()
+        work.grad_buffers.let_go()
 
 
 def settle_pending(work: Workspace, mover: Mover, pending: PendingUpdate) -> None:

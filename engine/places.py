@@ -16,7 +16,7 @@ Positions = Mapping[str, tuple[Tensor, Tensor, Documents | None]]
 _STRETCHED = ("dynamic", "longrope")  # kinds of rotary positions that depend on a row's length
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the kinds of ropes are looked up once
 class Places:
     """Turns places into rotary positions.
 
@@ -44,8 +44,8 @@ class Places:
             pieces = [torch.arange(length)[None] for length in lengths.tolist() if length]
         return self._turned(pieces, documents, lambda parts: _join(parts, num_tokens, packed))
 
-    def depend_on(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Hashable:
-        """What `of` goes by: where this is equal, so are the positions."""
+    def key(self, num_tokens: int, lengths: Tensor, *, packed: bool) -> Hashable:
+        """What `of`, with the same arguments, goes by: where this is equal, positions are."""
         goes_by_lengths = packed or self._rope_types.intersection(_STRETCHED)
         return num_tokens, packed, tuple(lengths.tolist()) if goes_by_lengths else ()
 

@@ -63,6 +63,11 @@ def coded_elements(layout: RecordLayout) -> int:
     return layout.num_matrix_elements if coded else 0
 
 
+def converted_elements(layout: RecordLayout, compute_dtype: ComputeDtype) -> int:
+    """Elements of a record that are converted to be computed with: in fp32 all, else the coded."""
+    return layout.num_elements if compute_dtype == "float32" else coded_elements(layout)
+
+
 def _exact_rest(count: int) -> tuple[Component, ...]:
     """What an exact element has besides its upper half."""
     moments: list[Component] = [(name, "float32", count) for name in ("exp_avg", "exp_avg_sq")]

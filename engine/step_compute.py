@@ -229,7 +229,7 @@ class StepCompute(ForwardCompute):
         self, layout: RecordLayout, slot: RingSlot | None, kept: Tensor, factor: Tensor
     ) -> None:
         adamw_update(self.work.state(layout, slot), kept, factor, self._inputs.scalars)
-        self.work.let_go_of_grad()
+        self.work.grad_buffers.let_go()
         cached = self.work.cached.get(layout.name)
         if cached is not None and slot is not None:
             cached.take_from(slot.device)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from .config import TrainConfig
 from .flops import backward_flops, head_flops, layer_flops
 from .homes import Placement, Tier
-from .model import CODED_FORMATS, ModelSpec, RecordLayout
+from .model import ModelSpec, RecordLayout
 from .rates import Rates, Work
 from .sizes import Sizes, kept_grad_bytes
+from .state_record import converted_elements
 from .step_load import StepLoad
 from .visits import Phase, Visit, visit_bytes
 
@@ -225,11 +226,12 @@ class StepModel:
         """Seconds that the compute stage works on the record."""
         elements, memory = record.num_elements, self.rates.device_memory
         seconds = 0.0
-        # Whatever the visit reads: weights in a cache, or held in a slot, are stored in two parts.
+        # Whatever the visit reads: weights in a cache, or held in a slot, are converted, too.
         weights = visit.action not in ("update", "catch_up")
-        converted = self._width == 4 or record.base in CODED_FORMATS
-        if weights and converted and not (kept and visit.action == "backward"):
-            seconds += self._per_element("join_kept" if kept else "join", elements)
+        if weights and not (kept and visit.action == "backward"):
+            both = (record, self._beside.get(record.name))
+            joined = sum(converted_elements(one, self.config.compute_dtype) for one in both if one)
+            seconds += self._per_element("join_kept" if kept else "join", joined)
         if visit.writes or visit.action == "update":
             seconds += self._per_element("update", elements)
         if visit.action in ("load_table", "load_head"):

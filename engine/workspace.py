@@ -5,7 +5,6 @@ device's buffers in one slab. Memory that copies touch is never allocated during
 is ordered by events alone, and what it touches must not be given to others meanwhile.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from headrace.storage import (
 
 from .adamw_cpu import compile_update
 from .config import TrainConfig
+from .grad_buffers import GradBuffer, GradBuffers
 from .heap import trim_heap
 from .homes import keeps_grad_on_device, versions_at_home
 from .host_home import HostHome
@@ -68,16 +68,6 @@ class RingSlot:
     ready: Fence = field(default_factory=Fence)  # the copy up has ended
     done: Fence = field(default_factory=Fence)  # compute has let go of the slot
     free: Fence = field(default_factory=Fence)  # the slot may be written again
-
-
-@dataclass(slots=True, eq=False)
-class GradBuffer:
-    """Room on the device for a final gradient that has no home there, its last copy, and the point
-    at which compute has let go of it."""
-
-    device: DeviceSlot
-    free: Fence = field(default_factory=Fence)
-    used: Fence = field(default_factory=Fence)
 
 
 class Workspace:
@@ -190,8 +180,9 @@ class Workspace:
         """Where gradients pass through, and wait."""
         plan, spec = self.plan, self.spec
         count = NUM_GRAD_BUFFERS[self.config.device]
-        self.grad_buffers = deque(
-            GradBuffer(slab.carve(plan.device_bytes["grad_buffers"] // count)) for _ in range(count)
+        room = plan.device_bytes["grad_buffers"] // count
+        self.grad_buffers = GradBuffers(
+            [GradBuffer(slab.carve(room)) for _ in range(count)], self.transfer.fence
         )
         self.grad_landed: dict[str, Fence] = {}  # kept gradients on their way to the host
         self.resident_grads: Mapping[str, DeviceSlot] = {
@@ -225,15 +216,6 @@ class Workspace:
             if keeps_grad_on_device(i, plan.tiers, plan.grad_tier, plan.on_host) == on_device
             and (size := kept_grad_bytes(self.config, layout))
         ]
-
-    def next_grad_buffer(self) -> GradBuffer:
-        """The buffer that has not been used for longest."""
-        self.grad_buffers.rotate(-1)
-        return self.grad_buffers[-1]
-
-    def let_go_of_grad(self) -> None:
-        """What compute was given so far is the last that reads the buffer in use."""
-        self.grad_buffers[-1].used = self.transfer.fence()
 
     def closing(self, resource: C) -> C:
         """Close the resource with the workspace, before its memory goes."""
@@ -270,7 +252,7 @@ class Workspace:
         self.table = self.layer_grad = self.norm_grad = self.layer_weights = torch.empty(0)
         self.table_grad = None
         self.ring = []
-        self.grad_buffers.clear()
+        self.grad_buffers.drop()
         self.homes = {}
         self.grad_homes = {}
         self.gradient_sums = {}

@@ -1,4 +1,4 @@
-"""Measuring the way to a GPU: drive, pinned slots, copy stream; and each half of it alone."""
+"""Measuring the way to a GPU: drive, pinned slots, copy lanes; and each half of it alone."""
 
 import time
 from collections.abc import Sequence

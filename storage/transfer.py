@@ -7,7 +7,7 @@ counted and timed all the same.
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +20,9 @@ from .stats import LinkMeter, LinkStats
 _DIRECTIONS = ("h2d", "d2h")
 # Each direction has a second lane, for what is wanted before all that has been read ahead.
 _LANES = tuple((one, urgent) for one in _DIRECTIONS for urgent in (False, True))
-_PIECE_BYTES = 64 * 2**20  # of a copy that urgent ones may overtake: a millisecond
+# Of copies that urgent ones may overtake: a millisecond each, and of no copy so many that their
+# commands fill a stream's queue.
+_PIECE_BYTES, _MOST_PIECES = 64 * 2**20, 32
 _CLOCK_LIFE = 10.0  # seconds
 _cuda: Any = torch.cuda  # partly without types
 
@@ -86,15 +88,14 @@ class _Lane:
 
     Where urgent ones shall get in between, large copies are cut into pieces that take turns on two
     streams, each waiting for the one before. A copy engine turns to another stream only where the
-    one in hand has to wait: it does not between the pieces of one stream. On an H200 a copy of
-    32 MiB takes 33 ms when it is asked for 6 ms after 2 GiB in one stream, whole or in pieces of
-    8 MiB, and 1 ms when those are on two; the 2 GiB take as long either way
-    (tests/storage/test_gpu.py has the case).
+    one in hand has to wait: it does not between the pieces of one stream. On an H200 (2026-12-01) a
+    copy of 32 MiB took 28 to 33 ms when it was asked for 6 ms after 2 GiB in one stream, whole or
+    in pieces of 8 to 64 MiB, and 0.8 to 1.4 ms when pieces of 16 or 32 MiB were on two; the 2 GiB
+    took as long either way.
     """
 
     def __init__(self, device: torch.device, *, in_pieces: bool) -> None:
         self._streams = deque(_cuda.Stream(device=device) for _ in range(2 if in_pieces else 1))
-        self._in_pieces = in_pieces
         self._last: Any = None
         self._lock = threading.Lock()
 
@@ -103,16 +104,19 @@ class _Lane:
     ) -> tuple[Any, Any]:
         """Give the device the copy, once `after` is reached; events of its beginning and end."""
         begun, ended = (_cuda.Event(enable_timing=True) for _ in range(2))
+        source = source.view(target.shape)
+        parts = pieces_of(source, target) if len(self._streams) > 1 else [(source, target)]
         with self._lock:
             stream = self._turn(after)
             begun.record(stream)
-            for piece, (origin, place) in enumerate(self._pieces(source, target)):
-                if piece:
+            for i, (piece, place) in enumerate(parts):
+                if i:
                     stream = self._turn()
                 with torch.cuda.stream(stream):
-                    place.copy_(origin, non_blocking=True)
-                self._last = _cuda.Event()
-                self._last.record(stream)
+                    place.copy_(piece, non_blocking=True)
+                if len(self._streams) > 1:
+                    self._last = _cuda.Event()
+                    self._last.record(stream)
             ended.record(stream)
             for tensor in (source, target):
                 if tensor.is_cuda:  # nobody else may have its memory before the copy is through
@@ -130,22 +134,22 @@ class _Lane:
             fence.order_before(self._streams[0])
         return self._streams[0]
 
-    def _pieces(
-        self, source: torch.Tensor, target: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Both, or the same parts of both, in order."""
-        source = source.view(target.shape)
-        if not self._in_pieces or source.nbytes <= _PIECE_BYTES:
-            yield source, target
-            return
-        length = _PIECE_BYTES // source.element_size()
-        parts = (torch.split(tensor.view(-1), length) for tensor in (source, target))
-        yield from zip(*parts, strict=True)
-
     def synchronize(self) -> None:
         """Wait for all copies so far."""
         for stream in self._streams:
             stream.synchronize()
+
+
+def pieces_of(
+    source: torch.Tensor, target: torch.Tensor
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The same parts of both, in order, as views; a small copy is in one piece."""
+    size = max(_PIECE_BYTES, -(-source.nbytes // _MOST_PIECES))
+    if source.nbytes <= size:
+        return [(source, target)]
+    length = -(-size // source.element_size())
+    parts = (torch.split(tensor.view(-1), length) for tensor in (source, target))
+    return list(zip(*parts, strict=True))
 
 
 class Transfer:
@@ -174,7 +178,7 @@ class Transfer:
         after: Fence | Sequence[Fence] = (),
         urgent: bool = False,
     ) -> Fence:
-        """Copy host `source` to device `target` (same dtype and number of elements).
+        """Copy host `source` to device `target` (contiguous, same dtype and number of elements).
 
         On CUDA it begins after every fence of `after` and the one returned says when it is
         through; neither tensor may be changed or freed before. `payload_bytes` of it are counted

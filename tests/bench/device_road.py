@@ -1,4 +1,4 @@
-"""The way from a drive to a GPU: pinned arena and copy stream beside each half alone, and kvikio.
+"""The way from a drive to a GPU: pinned arena and copy lane beside each half alone, and kvikio.
 
 Needs a CUDA device. Prints one JSON object; the exit status is 1 when the way has less than 0.90 of
 the slower half.

@@ -122,7 +122,12 @@ def with_budgets(case: Case, config: TrainConfig, volume: VolumeConfig) -> Train
     if len(tiers) == 2 and "device" in tiers:
         recomputed = config.recompute if config.recompute != "auto" else "all"
         whole = planned(strategy="resident", recompute=recomputed)
-        device = whole.total_device_bytes - state // 2
+        left_out, slots = state // 2, plan.device_bytes["slots"]
+        if slots >= left_out:  # many take as much as that half: then all but a record has room
+            left_out = (
+                0 if config.strategy == "unified" else slots // plan.basis.placement.num_slots
+            )
+        device = whole.total_device_bytes - left_out
     return replace(
         config,
         host_bytes=int(plan.total_host_bytes + host + case.memory * state + MIB),

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from headrace.engine import Box, TrainConfig, make_plan, shape_spec
+from headrace.engine import Box, TrainConfig, make_plan, method_spec, shape_spec
 from headrace.engine.cost import planned_visits
 from headrace.engine.homes import Placement
 from headrace.engine.rates import LayerRate, Rates, VolumeRates
+from headrace.engine.state_record import converted_elements
 from headrace.engine.step_cost import StepModel
 from headrace.engine.step_load import StepLoad
 
@@ -153,7 +154,7 @@ def test_weights_in_a_cache_are_joined_for_each_pass_like_those_that_come_over_a
         state_tier="auto",
     )  # fmt: skip
     plan = make_plan(shape_spec("tiny", 4), given, longest_row_tokens=128, box=box)
-    cached = plan.basis.placement
+    cached = replace(plan.basis.placement, num_slots=3)  # so that one is held at the turn
     assert cached.cached
     model = StepModel(plan.basis.sizes, rates, StepLoad.of(plan.basis.sizes))
 
@@ -167,3 +168,20 @@ def test_weights_in_a_cache_are_joined_for_each_pass_like_those_that_come_over_a
         ]
 
     assert joined(cached) == joined(replace(cached, cached=()))
+    layers = plan.basis.sizes.spec.indices["layer"]
+    size = plan.basis.sizes.spec.records[layers[0]].num_elements
+    passes = [(action, seconds) for action, record, seconds in joined(cached) if record in layers]
+    assert len(passes) == 2 * len(layers)
+    kept = len(cached.keep_layers)
+    assert sum(seconds >= size / 1e6 for _, seconds in passes) == len(passes) - kept
+
+
+def test_of_a_coded_base_the_layers_alone_are_decoded() -> None:
+    spec = method_spec(shape_spec("tiny", 4), config(method="lora", frozen_format="nf4"))
+    found = {
+        record.kind: converted_elements(record, "bfloat16") / record.num_elements
+        for record in spec.records
+    }
+    assert 0.9 < found.pop("layer") < 1
+    assert set(found.values()) == {0.0}
+    assert all(converted_elements(one, "float32") == one.num_elements for one in spec.records)

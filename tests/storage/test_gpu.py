@@ -45,23 +45,25 @@ def test_a_copy_may_lie_anywhere_in_a_large_pinned_arena() -> None:
 
 def test_large_copies_in_pieces_bring_every_byte_in_order() -> None:
     device = torch.device("cuda")
-    size = 4 * GIB // 10 + 12  # no whole number of pieces
-    count = size // 4
-    with HostArena(3 * GIB, pin=True) as arena, Transfer(device) as transfer:
-        sources = [arena.carve(size).tensor(torch.int32, count) for _ in range(2)]
-        target = arena.carve(size).tensor(torch.int32, count)
-        resident = torch.zeros(count, dtype=torch.int32, device=device)
-        for i, source in enumerate(sources):
-            source.copy_(torch.arange(i, count + i, dtype=torch.int32))
-        for first, last in (sources, sources[::-1]):
-            transfer.to_device(first, resident)
-            transfer.to_device(last, resident).order()  # behind the one before
+    count = GIB // 10 + 3  # elements; no whole number of pieces
+    last = slice(count - 16 * MIB, count)  # a small copy to where a large one's last piece goes
+    with HostArena(2 * GIB, pin=True) as arena, Transfer(device) as transfer:
+        source, other, target = (
+            arena.carve(4 * count).tensor(torch.int32, count) for _ in range(3)
+        )
+        resident = torch.empty(count, dtype=torch.int32, device=device)
+        source.copy_(torch.arange(count, dtype=torch.int32))
+        other.fill_(-1)
+        for _ in range(3):
+            transfer.to_device(source, resident, after=transfer.fence())
+            transfer.to_device(other[last], resident[last]).order()
             resident.add_(1)
-            up = transfer.fence()
-            transfer.to_host(resident, target, after=up).wait()
-            assert torch.equal(target, last + 1)
-        assert transfer.stats()["h2d"].payload_bytes == 4 * 4 * count
-        del sources, source, first, last, target
+            transfer.to_host(resident, target, after=transfer.fence()).wait()
+            assert torch.equal(target[: last.start], source[: last.start] + 1)
+            assert not target[last].any()
+        moved = 3 * 4 * (count + last.stop - last.start)
+        assert transfer.stats()["h2d"].payload_bytes == moved
+        del source, other, target
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["up", "down"])

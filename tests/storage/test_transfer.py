@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from headrace.storage import DeviceSlab, HostArena, Misuse, Transfer
+from headrace.storage.transfer import pieces_of
 
+MIB = 2**20
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = [
     pytest.param("cpu"),
@@ -87,3 +89,22 @@ def test_the_times_of_copies_are_on_the_monotonic_clock(device_name: str) -> Non
     busy = sum(stop - start for start, stop in stats.spans)
     assert busy == pytest.approx(stats.busy_seconds)
     assert (stats - between).spans == stats.spans[3:]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "pieces"),
+    [(4, 1), (64 * MIB, 1), (64 * MIB + 4, 2), (200 * MIB, 4), (2048 * MIB, 32), (4096 * MIB, 32)],
+)
+def test_a_large_copy_is_cut_into_parts_of_64_mib_but_no_more_than_32(
+    num_bytes: int, pieces: int
+) -> None:
+    source, target = (torch.empty(num_bytes // 4, dtype=torch.int32) for _ in range(2))
+    parts = pieces_of(source, target)
+    assert len(parts) == pieces
+    at = 0
+    for part, place in parts:
+        assert part.numel() == place.numel()
+        assert part.data_ptr() == source.data_ptr() + at
+        assert place.data_ptr() == target.data_ptr() + at
+        at += part.nbytes
+    assert at == num_bytes
